@@ -23,29 +23,10 @@ def test_cpu_times_leave_guest_time_out_as_it_is_part_of_user_time() -> None:
     assert fitness.parse_cpu_times(STAT) == CpuTimes(busy=12353 + 7 + 5792 + 3 + 130, steal=193, total=238995)
 
 
-@pytest.mark.parametrize("text", ["", "intr 5\n"])
-def test_no_cpu_times_where_the_kernel_gives_none(text: str) -> None:
-    assert fitness.parse_cpu_times(text) is None
-
-
-def test_old_kernels_report_no_steal() -> None:
-    assert fitness.parse_cpu_times("cpu 1 2 3 4\n") == CpuTimes(busy=6, steal=0, total=10)
-
-
 def test_a_process_may_have_any_name() -> None:
     stat = "4242 (a) (b c) S 1 2 3 4 5 6 7 8 9 10 120 30 0 0 20 0 1 0"
     assert fitness.parse_process(stat) == ("a) (b c", 150, 1)
     assert fitness.parse_process("") is None
-
-
-def process(name: str, ticks: int) -> fitness.Process:
-    return fitness.Process(name, ticks, parent=1)
-
-
-def test_the_busiest_processes_are_named() -> None:
-    before = {1: process("idle", 10), 2: process("cc1plus", 100), 3: process("gone", 5), 4: process("firefox", 0)}
-    after = {1: process("idle", 11), 2: process("cc1plus", 150), 4: process("firefox", 20), 5: process("new", 90)}
-    assert fitness.busiest(before, after, 50) == [("cc1plus", 1.0), ("firefox", 0.4)]
 
 
 def inspected(root: Path, files: Mapping[str, str], later: Mapping[str, str] | None = None) -> list[fitness.Spoiler]:
@@ -133,13 +114,6 @@ def test_a_machine_that_tells_nothing_gives_no_findings(tmp_path: Path) -> None:
     assert fitness.inspect(tmp_path, pause=lambda seconds: None) == []
 
 
-def test_this_machine_can_be_inspected() -> None:
-    for finding in fitness.inspect(seconds=0.01):
-        assert finding.what
-        assert finding.why
-        assert finding.remedy
-
-
 def machine(root: Path, busy: int, idle: int) -> None:
     (root / "proc").mkdir(exist_ok=True)
     (root / "proc/stat").write_text(f"cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n")
@@ -154,24 +128,10 @@ def test_a_busy_machine_is_told_before_anything_is_timed(tmp_path: Path, busy: i
     assert not said or found.endswith("wait until it is quiet, or leave them room with --threads 1 (ampbench doctor)")
 
 
-def test_a_run_on_one_thread_is_not_told_to_take_one(tmp_path: Path) -> None:
-    machine(tmp_path, 0, 0)
-    assert "--threads" not in fitness.busy_now(1, tmp_path, 1.0, lambda _: machine(tmp_path, 90, 10))
-
-
-def test_a_machine_that_tells_nothing_is_not_called_busy(tmp_path: Path) -> None:
-    assert fitness.busy_now(0, tmp_path, 1.0, lambda _: None) == ""
-
-
 def described(**state: Any) -> Environment:
     """Return an environment with a GPU that told a worker so much of itself."""
     gpu = DeviceDescription(type="cuda", available=True, name="H200", state=DeviceState(**state))
     return replace(make_header().environment, devices=[gpu])
-
-
-def test_a_device_that_tells_all_and_is_alone_gives_no_finding() -> None:
-    assert device_findings(described(source="NVML", power_limit_watts=700.0, default_limit_watts=700.0)) == []
-    assert device_findings(make_header().environment) == []
 
 
 def test_others_on_a_device_are_named_and_grave_a_limit_and_missing_sensors_are_told() -> None:
@@ -190,9 +150,3 @@ def test_others_on_a_device_are_named_and_grave_a_limit_and_missing_sensors_are_
         ("cuda lacks sensors: NVML does not report the power: Not Supported", False),
     ]
     assert "nvidia-smi -pl 700" in found[1].remedy
-
-
-def test_an_instance_of_a_gpu_is_told_that_it_has_no_sensors() -> None:
-    (found,) = device_findings(described(unavailable=["an instance of a GPU (MIG): no sensors"], mig=True))
-    assert "MIG" in found.what
-    assert "whole GPU" in found.remedy

@@ -10,12 +10,10 @@ from msgspec.structs import replace
 
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import (
-    FEATURES_ALONE,
     NO_GRAPHS,
     NO_LOSS,
     Describe,
     PlannedCase,
-    check_selection,
     default_device,
     find_workloads,
     make_plan,
@@ -23,14 +21,11 @@ from ampbench.drive.planning import (
 from ampbench.drive.rounds import digest_of
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError
 from ampbench.records.case import (
-    COMPILE_MODES,
     DeviceDescription,
     Environment,
     OwnPrecision,
     ParameterValue,
     WorkloadSource,
-    compile_mode,
-    compiled_path,
     kind_of,
     matches,
 )
@@ -90,13 +85,6 @@ def test_master_weights_are_a_matter_of_training() -> None:
     assert {planned.case.input_dtype for planned in named} == {"bf16"}
 
 
-def test_no_scaler_takes_it_out_of_fp16_with_master_weights() -> None:
-    cases = [
-        planned.case for planned in plan(workloads=["mlp"], precisions=["fp16_master"], overrides={"scaler": False})
-    ]
-    assert {case.phase: case.scaler for case in cases} == {"inference": True, "training": False}
-
-
 def test_what_the_cpu_cannot_do_is_skipped_with_the_reason() -> None:
     skipped = {planned.case.precision: planned.skip for planned in plan(workloads=["mlp"])}
     assert skipped["tf32"] == "cpu has no tf32"
@@ -144,11 +132,6 @@ def test_without_a_device_named_the_cpu_does_not_stand_in_for_an_accelerator_tha
         default_device(environment(CPU, unusable))
 
 
-def test_a_device_that_is_not_there_is_a_skip() -> None:
-    reasons = {planned.skip for planned in plan(workloads=["mlp"], devices=["xpu"])}
-    assert reasons == {"xpu is not available: this torch was built without xpu"}
-
-
 def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_are(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("")
@@ -176,12 +159,6 @@ def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else()
         assert ("torchvision" in planned.skip) == (needs == "torchvision")
 
 
-@pytest.mark.parametrize("name", ["gpu", "GPU"])
-def test_a_gpu_is_asked_for_by_its_kind(name: str) -> None:
-    with pytest.raises(UnknownNameError, match="did you mean cuda or xpu"):
-        check_selection(Selection(workloads=["mlp"], devices=[name]))
-
-
 def test_case_ids_are_unique_and_stable() -> None:
     ids = [planned.case.case_id for planned in plan(workloads=["all", "mlp", "linear"])]
     assert len(ids) == len(set(ids))
@@ -191,13 +168,6 @@ def test_case_ids_are_unique_and_stable() -> None:
         f"cross_entropy_head[vocabulary={small['vocabulary']},width={small['width']}]/b{small['batch_size']}"
         "/bf16_pure/cpu/training/eager/in-bf16"
     )
-
-
-def test_no_scaler_changes_only_fp16_autocast_training() -> None:
-    ids = {planned.case.case_id for planned in plan(workloads=["mlp"], overrides={"scaler": False})}
-    assert [name for name in ids if "no-scaler" in name] == [
-        name for name in ids if "fp16_autocast" in name and "training" in name
-    ]
 
 
 @pytest.mark.parametrize(
@@ -221,17 +191,6 @@ def test_settings_alone_are_those_of_the_workloads_own_optimizer(
         assert make_plan(selection, environment(), described)
 
 
-def test_a_class_by_its_place_is_asked_for_before_anything_is_planned() -> None:
-    asked = []
-
-    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-        asked.append((source.family, source.name))
-        return describe(source, parameters)
-
-    make_plan(Selection(workloads=["mlp"], recipes=["optimizer=lion.py:Lion,lr=0.1"]), environment(), described)
-    assert asked == [("optimizer", "optimizer=lion.py:Lion,lr=0.1")]
-
-
 def test_each_recipe_is_a_case_of_training_and_inference_has_none() -> None:
     recipes = ["adamw-lm,lr=3e-4", "adamw-lm", "lr=1e-5"]
     ids = [p.case.case_id for p in plan(workloads=["mlp"], precisions=["fp32", "bf16_pure"], recipes=recipes)]
@@ -249,22 +208,6 @@ def test_kernels_of_attention_are_cases_of_their_own_and_torchs_choice_changes_n
     assert math.case.case_id != free.case.case_id
     with pytest.raises(UnknownNameError, match="sdpa 'falsh': did you mean flash"):
         plan(**selected, overrides={"sdpa": "falsh"})
-
-
-def test_compile_modes_are_paths_of_their_own_and_the_default_changes_no_id() -> None:
-    selected = {"workloads": ["mlp"], "precisions": ["fp32"], "phases": ["inference"]}
-    (compiled,) = plan(**selected, paths=["compiled"])
-    found = plan(**selected, paths=["eager", *map(compiled_path, COMPILE_MODES)])
-    assert [one.case.path for one in found] == [
-        "eager",
-        "compiled",
-        "compiled-reduce-overhead",
-        "compiled-max-autotune",
-        "compiled-max-autotune-no-cudagraphs",
-    ]
-    assert [compile_mode(one.case.path) for one in found] == ["", *COMPILE_MODES]
-    assert found[1].case == compiled.case, "what stored runs call compiled"
-    assert len({one.case.case_id for one in found}) == len(found)
 
 
 def test_a_compile_mode_that_means_nothing_here_is_skipped_with_the_reason() -> None:
@@ -337,13 +280,6 @@ def test_a_step_of_ones_own_is_skipped_where_it_cannot_train(tmp_path: Path) -> 
     skips = [planned.skip for planned in make_plan(selection, environment(), trains)]
     assert skips[::2] == ["", ""]
     assert all("bf16_master has others beside them" in skip for skip in skips[1::2])
-
-
-def test_a_users_workload_answers_to_its_functions_name(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text("")
-    cases = plan(workloads=[f"{file}:build"], overrides={"build.width": 16}, precisions=["fp32"])
-    assert {p.case.parameters["width"] for p in cases} == {16}
 
 
 @pytest.mark.parametrize(
@@ -420,11 +356,6 @@ def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(
     assert "\n" not in str(caught.value)
 
 
-def test_families_and_all_are_names_too() -> None:
-    assert {source.family for source in find_workloads("sequence")} == {"sequence"}
-    assert len(find_workloads("all")) == len(WORKLOADS)
-
-
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -446,22 +377,6 @@ def test_keyword_expressions(expression: str, expected: bool) -> None:
 def test_any_keyword_matches_or_is_refused_and_nothing_else(expression: str) -> None:
     with contextlib.suppress(UsageError):
         assert matches(expression, "mlp/fp32/cpu") in (True, False)
-
-
-def test_a_source_keeps_what_it_imported_from_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "m.py").touch()
-
-    def describe_elsewhere(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-        return replace(describe(source, parameters), elsewhere=("proj (/site/proj)",))
-
-    planned = make_plan(Selection(workloads=[f"{tmp_path}/m.py:make"]), environment(), describe_elsewhere)
-    assert {one.source.elsewhere for one in planned} == {("proj (/site/proj)",)}
-
-
-def test_an_unknown_name_is_said_in_part_where_it_is_long() -> None:
-    with pytest.raises(UnknownNameError, match=r"… \(9,800 more characters\)") as refused:
-        check_selection(Selection(precisions=["f" * 10**4]))
-    assert len(str(refused.value)) < 500
 
 
 def test_a_file_that_is_misspelt_is_refused_with_the_nearest_of_its_folder(tmp_path: Path) -> None:
@@ -493,12 +408,6 @@ def test_what_torch_ships_is_fp32_but_on_a_gpu_with_tf32() -> None:
     assert planned(environment(old), "cuda") == ["fp32"]
 
 
-def test_products_rounded_to_bf16_are_not_cudas() -> None:
-    found = plan(environment(CUDA), workloads=["mlp"], devices=["cuda"], precisions=["fp32_bf16_products"])
-    assert {one.skip for one in found} == {"torch rounds no fp32 product to bf16 on cuda"}
-    assert not any(one.skip for one in plan(workloads=["mlp"], precisions=["fp32_bf16_products"]))
-
-
 @pytest.fixture
 def own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file that holds a precision, which is forgotten once the test has ended."""
@@ -524,11 +433,6 @@ def test_a_precision_of_a_users_file_is_planned_by_its_name_and_where_none_is_na
         assert len(found) == 1 or not named
     with pytest.raises(UnknownNameError, match="unknown precision 'bf16_min': did you mean bf16_mine"):
         make_plan(replace(selection, precisions=["bf16_min"]), environment(), offering(mine))
-
-
-def test_an_unknown_precision_of_built_in_workloads_is_refused_before_anything_is_built() -> None:
-    with pytest.raises(UnknownNameError, match="unknown precision 'bf16_mine'"):
-        check_selection(Selection(workloads=["mlp"], precisions=["bf16_mine"]))
 
 
 @pytest.mark.usefixtures("own_precisions")
@@ -574,23 +478,6 @@ def test_a_librarys_pattern_is_a_case_for_each_network_and_one_that_cannot_be_bu
     assert planned[0].case.case_id.startswith("torchvision:net_a[image=16]/b3/fp32/")
     with pytest.raises(UnknownNameError, match="unknown --set workload 'net_c'"):
         make_plan(replace(selection, overrides={"net_c.image": 16}), environment(), describe_networks)
-
-
-def test_a_librarys_network_without_a_head_is_not_said_to_lack_a_users_loss() -> None:
-    def featureless(source: WorkloadSource, parameters: Mapping[str, ParameterValue], preset: str = "") -> Description:
-        return replace(describe_networks(source, parameters, preset), has_loss=False)
-
-    selection = Selection(workloads=["torchvision:net_a"], precisions=["fp32"])
-    planned = make_plan(selection, environment(), featureless)
-    assert [(one.case.phase, one.skip) for one in planned] == [("inference", ""), ("training", FEATURES_ALONE)]
-
-
-def test_the_networks_of_an_absent_library_are_skipped_with_what_to_install() -> None:
-    absent = environment(unavailable={"torchvision": "not installed"})
-    selection = Selection(workloads=["torchvision:net_*"], precisions=["fp32"], overrides={"image": 16})
-    planned = make_plan(selection, absent, describe_networks)
-    assert {one.skip for one in planned} == {"torchvision cannot be imported (not installed)"}
-    assert {one.case.workload for one in planned} == {"torchvision:net_*"}
 
 
 def test_a_library_alone_names_no_network() -> None:

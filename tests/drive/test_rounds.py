@@ -11,12 +11,9 @@ from msgspec import structs
 
 from ampbench.drive.planning import PlannedCase, make_plan
 from ampbench.drive.rounds import (
-    ACCELERATOR_SECONDS,
-    CPU_SECONDS,
     HANDLED_SECONDS,
     MOST_ROUNDS,
     OVERHEAD_SECONDS,
-    SERVER_SECONDS,
     SHARED,
     Progress,
     Schedule,
@@ -41,7 +38,6 @@ from ampbench.records.measured import (
     MemoryPass,
     ReferenceStep,
     Round,
-    Skip,
     Stop,
 )
 from ampbench.records.run import Entry, Selection, Settings
@@ -112,19 +108,6 @@ def test_networks_come_one_after_the_other_each_with_its_passes_first(device: st
         assert [turn.task.name for turn in first[:15]] == names
         assert {turn.task for turns in (first[15:], *others) for turn in turns} == {ROUND}
         assert {turn.planned.case.workload for turns in (first, *others) for turn in turns} == {workload}
-
-
-def test_divergences_share_a_process_within_a_group() -> None:
-    first = make_schedule(PLAN, SETTINGS)[0][0]
-    passes = [turn for turn in first if turn.task.name != "round"]
-    assert first[: len(passes)] == passes
-    assert [turn.task.name for turn in passes] == ["memory"] * 6 + ["divergence"] * 6 + ["late"] * 3
-    assert [turn.fresh for turn in passes] == [True] * 6 + [False] * 9
-    wanted = {(kind, each.case.case_id) for kind in ("memory", "divergence") for each in PLAN}
-    wanted |= {("late", each.case.case_id) for each in PLAN[3:]}
-    assert {(turn.task.name, turn.planned.case.case_id) for turn in passes} == wanted
-    unnamed = [dataclasses.replace(each, optimizer=False) for each in PLAN]
-    assert "late" not in {turn.task.name for turn in every(make_schedule(unnamed, SETTINGS))}
 
 
 def test_rounds_on_a_cpu_are_isolated_and_on_an_accelerator_share_a_context() -> None:
@@ -265,13 +248,6 @@ def test_servers_begin_together_where_nothing_else_is_done() -> None:
     ]  # fmt: skip
 
 
-def test_servers_that_were_begun_before_come_first() -> None:
-    assert events(2, 4, begun=2) == [
-        "open 0", "open 1", "memory of 0", "divergence of 0", "round of 0", "close 0", "round of 1", "close 1",
-        "open 2", "open 3", "round of 2", "close 2", "round of 3", "close 3",
-    ]  # fmt: skip
-
-
 def test_neither_a_pass_nor_a_round_begins_while_a_server_is_starting() -> None:
     told: list[str] = []
 
@@ -293,11 +269,6 @@ def test_neither_a_pass_nor_a_round_begins_while_a_server_is_starting() -> None:
     drive(servers, TWO_ROUNDS, pytest.fail, lambda _: None, lambda _: None, together=2, begun=map(Starting, range(2)))
     first = told.index("memory")
     assert told[:first] == ["ready 0", "ready 1"]
-
-
-def test_one_after_the_other_no_server_begins_before_the_one_before_it_has_ended() -> None:
-    told = [said for said in events(1, 3) if said.startswith(("open", "close"))]
-    assert told == ["open 0", "close 0", "open 1", "close 1", "open 2", "close 2"]
 
 
 def test_a_server_that_was_begun_and_is_not_needed_is_closed() -> None:
@@ -376,16 +347,6 @@ def test_a_late_pass_that_fails_leaves_its_reason_and_rounds_go_on(cause: str) -
     assert sum(isinstance(entry, Round) and entry.case_id == case_id for entry in written) == TWO_ROUNDS.rounds
 
 
-def test_a_skip_from_the_worker_ends_the_case_too() -> None:
-    bad = DRIVEN[1].case.case_id
-
-    def answer(request: Request) -> Reply:
-        return Reply(skip=Skip(case_id=bad, reason="no")) if request.case.case_id == bad else good(request)
-
-    written, _ = run(Script(answer))
-    assert [entry for entry in written if entry.case_id == bad] == [Skip(case_id=bad, reason="no")]
-
-
 def killing(times: int) -> Callable[[Request], Reply]:
     """Return what kills the worker of the first memory pass so many times."""
     left = [Failure(case_id=DRIVEN[0].case.case_id, stage="memory", cause="killed", message="gone")] * times
@@ -404,15 +365,6 @@ def test_what_a_killed_worker_leaves_unanswered_is_asked_once_more_of_a_new_one(
     assert script.asked[0].case == script.asked[1].case
     assert not [entry for entry in written if isinstance(entry, Failure)]
     assert len(written) == 2 * 2 + 2 * 3
-
-
-def test_a_case_whose_worker_is_killed_twice_has_failed() -> None:
-    script = Script(killing(2))
-    written, _ = run(script)
-    assert (script.opened, script.closed) == (4, 4)
-    assert [entry for entry in written if entry.case_id == DRIVEN[0].case.case_id] == [
-        Failure(case_id=DRIVEN[0].case.case_id, stage="memory", cause="killed", message="gone")
-    ]
 
 
 class Clock:
@@ -477,14 +429,6 @@ def test_a_network_that_was_begun_with_a_budget_gets_the_rest_of_its_rounds() ->
     assert untouched == second
 
 
-def test_without_a_budget_a_network_has_thirty_seconds_on_a_cpu_and_all_share_five_minutes_on_an_accelerator() -> None:
-    settings = Settings(rounds=MOST_ROUNDS, budget_seconds=0.0)
-    cuda = [dataclasses.replace(each, case=structs.replace(each.case, device="cuda")) for each in NETWORKS]
-    assert budgeted(settings, NETWORKS).budget_seconds == CPU_SECONDS
-    assert budgeted(settings, cuda).budget_seconds == ACCELERATOR_SECONDS
-    assert budgeted(SETTINGS, cuda) == SETTINGS
-
-
 @pytest.mark.parametrize(("device", "count"), [(H100, 87), (A770, 66)], ids=["H100", "A770"])
 def test_a_card_has_a_table_of_every_case_after_two_minutes_and_ends_within_five_minutes(
     device: DeviceDescription, count: int
@@ -523,15 +467,6 @@ def test_a_card_has_a_table_of_every_case_after_two_minutes_and_ends_within_five
     assert not later & decided
 
 
-def test_a_session_takes_its_budgets_but_a_first_round_in_any_case() -> None:
-    def seconds(rounds: int = MOST_ROUNDS, budget_seconds: float | None = None) -> float:
-        settings = Settings(rounds=rounds, budget_seconds=budget_seconds)
-        return estimate(make_schedule(NETWORKS, settings), settings)[1]
-
-    assert seconds(budget_seconds=30.0) == pytest.approx(2 * 30.0 + SERVER_SECONDS)
-    assert seconds(budget_seconds=0.001) == pytest.approx(seconds(1))
-
-
 def test_an_interruption_closes_the_server_and_passes_on() -> None:
     def answer(request: Request) -> Reply:
         if request.task == "round":
@@ -547,12 +482,6 @@ def test_an_interruption_closes_the_server_and_passes_on() -> None:
 def test_a_reply_with_a_problem_is_stored_as_the_cases_failure() -> None:
     written, _ = run(Script(lambda request: Reply(problem="cannot be built: no weights")))
     assert [(entry.cause, entry.message) for entry in written] == [("exception", "cannot be built: no weights")] * 2
-
-
-def test_a_task_is_announced_before_it_is_done() -> None:
-    _, seen = run(Script())
-    assert [progress.entry is None for progress in seen] == [True, False] * 10
-    assert isinstance(seen[0].turn, Turn)
 
 
 def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:

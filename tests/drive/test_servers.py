@@ -8,7 +8,7 @@ import pytest
 
 from ampbench import __version__
 from ampbench.drive import servers
-from ampbench.drive.servers import ONLY, Pool, ServerChannel, may_have_accelerator, server_environment
+from ampbench.drive.servers import Pool, ServerChannel, may_have_accelerator, server_environment
 from ampbench.errors import NothingToRunError
 from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
@@ -24,11 +24,6 @@ def test_what_is_given_wins_over_what_is_inherited_and_that_over_what_every_serv
         {"HOME": "/home/a", "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "0"}, {"OMP_NUM_THREADS": "1"}, []
     )
     assert (found["HOME"], found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"]) == ("/home/a", "1", "1")
-
-
-def test_memory_allocation_is_the_callers_affair() -> None:
-    assert "GLIBC_TUNABLES" not in server_environment({}, {}, [])
-    assert server_environment({"GLIBC_TUNABLES": "mine"}, {}, [])["GLIBC_TUNABLES"] == "mine"
 
 
 def test_a_commits_folders_come_first_then_this_ampbench_then_the_callers_path() -> None:
@@ -72,14 +67,6 @@ def test_a_worker_of_another_version_is_refused_in_one_line(
     assert str(refused.value) == servers.OTHER_VERSION.format(python, __version__)
 
 
-def test_a_python_that_has_no_ampbench_at_all_says_so(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "$0: No module named ampbench" >&2\nexit 1\n')
-    python.chmod(0o755)
-    with pytest.raises(NothingToRunError, match=r"^no worker could start with .*: No module named ampbench$"):
-        ServerChannel(str(python))
-
-
 @pytest.mark.parametrize(("node", "found"), [("nvidiactl", True), ("dri", True), ("null", False)])
 def test_an_accelerator_is_possible_where_its_driver_has_a_node(tmp_path: Path, node: str, found: bool) -> None:
     (tmp_path / node).touch()
@@ -119,12 +106,3 @@ def test_where_one_of_the_servers_that_start_together_cannot_the_others_end() ->
     with pytest.raises(NothingToRunError, match="no worker could start"):
         Pool({"one": open_channel, "other": broken}).open()
     assert [channel.closed for channel in opened] == [1]
-
-
-def test_a_lane_that_was_closed_is_opened_again_when_it_is_asked() -> None:
-    opened, open_channel = counted(lambda _: reply_with(make_round(CASE)))
-    with Pool({ONLY: open_channel}) as pool:
-        for _ in range(2):
-            pool.serve(make_request("round", case=CASE))
-            pool.close(ONLY)
-    assert [(len(channel.asked), channel.closed) for channel in opened] == [(1, 1), (1, 1)]

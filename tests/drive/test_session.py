@@ -33,21 +33,6 @@ def test_a_commits_time_is_known_with_changes_beside_it_too(commit: str) -> None
     assert session.commit_time(f"{commit}-dirty") == told
 
 
-@pytest.mark.parametrize("name", [None, "0" * 40])
-def test_without_such_a_commit_there_is_no_time(commit: str, name: str | None) -> None:
-    assert session.commit_time(name) is None
-
-
-def test_what_is_no_time_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_git", lambda *_: "gpg: Good signature\n2026-01-31T12:00:00+01:00")
-    assert session.commit_time("abc") is None
-
-
-def test_a_server_imports_early_what_compiles_networks_in_whichever_mode() -> None:
-    selection = Selection(workloads=["mlp"], phases=["inference"], paths=["compiled-max-autotune"])
-    assert preload_modules(selection, check_selection(selection)) == ["torch._dynamo", "ampbench.workloads.linear"]
-
-
 @pytest.mark.parametrize(
     ("workload", "phase", "modules"),
     [

@@ -66,12 +66,6 @@ def test_the_run_has_every_case_in_the_plans_order_and_every_number_as_it_was(tm
     assert run.complete
 
 
-def test_rounds_of_different_shards_are_of_different_servers(tmp_path: Path) -> None:
-    run = merged(shards(tmp_path), [])
-    servers = {(each.case_id, each.server) for each in run.rounds}
-    assert sorted({server for _, server in servers}) == list(range(6))
-
-
 def test_what_is_written_reads_back_as_the_same_run(tmp_path: Path) -> None:
     parts = shards(tmp_path / "shards")
     parts[0].failures[CASES[0].case_id] = Failure(
@@ -89,23 +83,6 @@ def test_machines_that_differ_in_their_names_alone_are_one(tmp_path: Path) -> No
     parts = [measured(tmp_path, number, host=f"node-{number}") for number in PLACES]
     run = merged(parts, [])
     assert run.header.environment.host == "3 hosts"
-
-
-def test_shards_that_had_other_accelerators_of_a_node_are_one_machine(tmp_path: Path) -> None:
-    own = make_header().environment
-    parts = [
-        measured(tmp_path, number, environment=structs.replace(own, variables={"CUDA_VISIBLE_DEVICES": str(number)}))
-        for number in PLACES
-    ]
-    run = merged(parts, [])
-    assert len(run.cases) == 5
-
-
-def test_what_limits_a_machine_has_does_not_keep_shards_apart(tmp_path: Path) -> None:
-    parts = shards(tmp_path)
-    own = structs.replace(SETTINGS, memory_limit_bytes=10**9)
-    run = merged([parts[0], without(parts[1], settings=own), parts[2]], [])
-    assert len(run.cases) == 5
 
 
 @pytest.mark.parametrize(
@@ -143,12 +120,6 @@ def test_an_empty_shard_that_nothing_was_left_for_is_not_missed(tmp_path: Path) 
     parts = [without(one, shard=structs.replace(one.header.shard, count=4)) for one in shards(tmp_path)]  # type: ignore[type-var]
     run = merged(parts, [])
     assert len(run.cases) == 5
-
-
-def test_one_shard_twice_is_refused(tmp_path: Path) -> None:
-    parts = [*shards(tmp_path / "a"), measured(tmp_path / "b", 2)]
-    with pytest.raises(UsageError, match=r"shard 2 of 3 .* again: give one of them"):
-        merged(parts, [])
 
 
 def test_a_network_that_has_other_weights_in_another_shard_is_refused(tmp_path: Path) -> None:

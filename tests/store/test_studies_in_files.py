@@ -4,16 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from ampbench.errors import StoreError
-from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.measured import Score
 from ampbench.records.wire import Nothing
-from ampbench.store import gathered, read_run, run_file
-from ampbench.store.run_file import LineError
+from ampbench.store import gathered, read_run
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
 from ampbench.studies.training import CONTROL, Training, TrainingAsked
-from tests.stored_runs import COMPLETE, make_case, make_header, write_run
+from tests.stored_runs import COMPLETE, make_case, write_run
 
 CASE = make_case(phase="training")
 TRAINING = Training(
@@ -96,38 +94,3 @@ def test_what_a_study_adds_follows_what_its_run_had_before(tmp_path):
     assert [one.seed for one in further.several_of(Training)[CASE.case_id]] == [1, 1, 2]
     assert [one.dtype for one in further.every(Ceiling)] == ["bf16", "fp32"]
     assert len(begun.several_of(Training)[CASE.case_id]) == 2, "the run that was begun stays as it was read"
-
-
-def test_a_training_of_a_case_that_is_not_listed_is_refused(tmp_path):
-    path = write_run(tmp_path, [CASE], COMPLETE)
-    with path.open("ab") as file:
-        file.write(run_file.encode(replace(TRAINING, case_id="another")))
-    with pytest.raises(StoreError, match="a training of a case that is not listed before it: another"):
-        read_run(path)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        replace(SCOPES, scopes=[ScopeRun(scope="half")]),
-        replace(CEILING, operation="add"),
-    ],
-)
-def test_a_study_of_what_there_is_not_is_refused(record):
-    with pytest.raises(LineError, match="damaged: Expected `str` matching"):
-        run_file.decode(run_file.encode(record))
-
-
-STUDIES = [kind.name for kind in KINDS.values() if kind.group == "study"]
-
-
-def test_every_kind_of_run_says_what_it_does_and_what_makes_it():
-    assert (deed_of(""), verb_of("")) == ("measures", "run")
-    assert (deed_of("casts"), verb_of("casts")) == ("explains casts", "explain casts")
-    assert [(deed_of(study), verb_of(study)) for study in STUDIES] == [
-        (f"studies {study}", f"study {study}") for study in STUDIES
-    ]
-
-
-def test_a_header_of_a_run_that_measures_asks_for_nothing():
-    assert make_header().asked is None

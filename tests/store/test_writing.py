@@ -23,11 +23,6 @@ def writer(tmp_path):
         yield writer
 
 
-def test_a_run_is_written_to_a_file_of_its_name(tmp_path, writer):
-    assert writer.path == tmp_path / "runs" / f"{RUN}.jsonl"
-    assert list(read_run(writer.path).cases) == [CASE.case_id]
-
-
 def test_each_entry_is_synced_to_the_disk(writer, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -82,14 +77,6 @@ def test_two_resumes_of_one_file_cannot_both_write(writer):
     assert "is being written by another ampbench" in other.stderr
     writer.close()
     RunWriter.reopen(writer.path)[0].close()
-
-
-def test_a_file_system_without_locks_can_be_measured_on(tmp_path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOTSUP, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    RunWriter.create(tmp_path, make_header()).close()
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -172,18 +159,6 @@ def test_nothing_is_written_that_could_not_be_read_again(writer, entry, problem)
     with pytest.raises(StoreError, match=problem):
         writer.append(COMPLETE, entry)
     assert writer.path.read_bytes() == before
-
-
-def test_a_case_may_be_added_with_its_entries(writer):
-    case = make_case("bf16_pure")
-    writer.append(case, make_round(case))
-    writer.append(make_round(case, number=1))
-    assert len(read_run(writer.path).rounds) == 2
-
-
-def test_a_file_that_is_not_there_cannot_be_resumed(tmp_path):
-    with pytest.raises(StoreError, match=r"cannot resume .*missing\.jsonl"):
-        RunWriter.reopen(tmp_path / "missing.jsonl")
 
 
 def test_an_id_has_time_host_and_random_digits():
