@@ -30,19 +30,6 @@ def test_a_time_has_three_digits_and_the_unit_that_fits_once_rounded(seconds, te
 
 
 @pytest.mark.parametrize(
-    ("names", "one", "every"),
-    [
-        ([], "", ""),
-        (["a"], "a", "a"),
-        (["a", "b"], "a or b", "a and b"),
-        (["a", "b", "c"], "a, b or c", "a, b and c"),
-    ],
-)
-def test_names_are_told_as_alternatives_or_together(names, one, every):
-    assert (units.one_of(names), units.all_of(names)) == (one, every)
-
-
-@pytest.mark.parametrize(
     ("size", "text"),
     [
         (0, "0 B"),
@@ -141,20 +128,6 @@ def test_what_is_neither_size_nor_time_is_refused_with_an_example(text):
 
 
 @pytest.mark.parametrize(
-    ("count", "nouns", "text"),
-    [
-        (0, ("case",), "0 cases"),
-        (1, ("case",), "1 case"),
-        (10_000, ("case",), "10,000 cases"),
-        (1, ("series", "series"), "1 series"),
-        (2, ("series has", "series have"), "2 series have"),
-    ],
-)
-def test_a_count_stands_with_its_noun(count, nouns, text):
-    assert units.counted(count, *nouns) == text
-
-
-@pytest.mark.parametrize(
     ("value", "text"),
     [
         (0.0716, "7.2%"),
@@ -168,21 +141,6 @@ def test_a_count_stands_with_its_noun(count, nouns, text):
 )
 def test_percentages_are_short(value, text):
     assert units.format_percent(value) == text
-
-
-def test_signs_are_written_where_asked_for():
-    assert units.format_percent(0.0716, sign=True) == "+7.2%"
-    assert units.format_percent(-0.0716, sign=True) == "-7.2%"
-
-
-def test_ranges_keep_a_decimal_so_that_their_ends_differ():
-    assert units.format_percent_range(0.0998, 0.1034) == "10.0 to 10.3%"
-    assert units.format_percent_range(-0.012, 1.5, sign=True) == "-1.2 to +150%"
-
-
-@pytest.mark.parametrize(("threshold", "text"), [(0.02, "2%"), (0.025, "2.5%"), (0.1, "10%")])
-def test_thresholds_are_written_as_they_are_typed(threshold, text):
-    assert units.format_limit(threshold) == text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 
-import pytest
 from msgspec import structs
 
 from ampbench.core.statement import state
@@ -13,7 +12,6 @@ from ampbench.records.changes import (
     Change,
     ChangeCode,
     ChangeStatus,
-    DefectChange,
     Detectable,
     Explanation,
     Remark,
@@ -21,8 +19,6 @@ from ampbench.records.changes import (
     Traces,
 )
 from ampbench.records.measured import Failure
-from ampbench.records.rules import RuleChange
-from ampbench.show import comparison as show
 from ampbench.show.comparison import (
     change_text,
     comparison_document,
@@ -74,45 +70,6 @@ def comparison_csv(comparison):
     return csv_text(document.columns, ([*row.values()] for row in document.rows()))
 
 
-def test_markdown_tells_what_must_not_be_missed_outside_of_the_details():
-    text = comparison_markdown(same())
-    assert text.startswith("**nothing changed: 4 unchanged**")
-    assert printed(same()).endswith("nothing changed: 4 unchanged")
-    assert "not measured in turns: " in text.partition("<details>")[0]
-
-
-def test_arms_of_two_precisions_are_called_by_the_candidates():
-    ours, theirs = arms(precision="bf16_autocast")
-    fresh = {"fresh": noisy(1e-3, 8, seed=5)}, {"fresh": noisy(2e-3, 8, seed=6)}
-    base = make_run(Times((FP32, noisy(1e-3))), header=ours, **fresh[0])
-    compared = compare(base, make_run(Times((BF16, noisy(2e-3))), header=theirs, **fresh[1]))
-    assert "linear_chain bf16_autocast" in printed(compared)
-    assert "linear_chain fp32" not in printed(compared)
-
-
-def test_markdown_stays_within_what_a_comment_holds(monkeypatch):
-    monkeypatch.setattr(show, "ROWS", 2)
-    text = comparison_markdown(slower())
-    assert text.count("| unchanged |") == 1
-
-
-def test_json_is_one_object_with_a_flat_row_per_finding():
-    comparison = slower()
-    document = json.loads(comparison_json(comparison))
-    assert document["interleaved"] is True
-    assert document["baseline"]["run"] == "base"
-    assert document["control"] == {"cells": 0, "fired": False, "code": "none", "facts": {}}
-    row = document["findings"][0]
-    assert list(row) == FIELDS
-    assert (row["case_id"], row["workload"], row["metric"], row["kind"]) == (
-        FP32.case_id, "linear_chain", "seconds_median", "time",
-    )  # fmt: skip
-    assert (row["status"], row["code"]) == ("regressed", "beyond-threshold")
-    assert row["change"] == comparison.findings[0].change
-    assert row["remarks"] == []
-    assert row["details"]["slow_share_baseline"] == 0.0
-
-
 def test_every_surface_tells_the_same_of_a_change():
     for comparison in (slower(), same()):
         rows = json.loads(comparison_json(comparison))["findings"]
@@ -145,11 +102,6 @@ def test_numbers_that_are_undefined_are_null_in_json_and_empty_in_csv():
 WHY = ["rms_norm: bf16 → fp32 in 25 modules, such as blocks.0.norm", "2 → 3 casts a step, 1.00 KiB → 2.00 KiB"]
 CHANGED = Explanation(Traces.CHANGED, WHY)
 UNEXPLAINED = Explanation(Traces.SAME, ["unexplained: the same"])
-RULES = [
-    RuleChange(op="aten::rms_norm", device=device, dtypes=["float16", "bfloat16"], field="observed", before="unlisted",
-               after="float32")
-    for device in ("cuda", "xpu")
-]  # fmt: skip
 
 
 def blocks(comparison):
@@ -158,33 +110,6 @@ def blocks(comparison):
 
 def lines(comparison):
     return [block.title for block in comparison_section(comparison).blocks if not block.headers]
-
-
-def test_the_terminal_shows_what_is_compared_what_changed_and_ends_with_it_in_one_line():
-    text = printed(slower())
-    sides = "base → new · torch 2.15.0 → 2.16.0 · commit none → 1234567-dirty"
-    assert " ".join(text.split()).startswith(sides)
-    (row,) = blocks(slower())["changed"].rows
-    assert row[:3] == ["regressed", "linear_chain fp32", "time"]
-    last = " ".join(text.split("\n\n")[-1].split())
-    assert last == "1 regressed (time 1), 7 unchanged"
-    assert "unchanged  " not in text
-
-
-def test_everything_is_listed_where_it_is_asked_for():
-    text = printed(slower(), show_all=True)
-    assert sum(line.strip().startswith("unchanged ") for line in text.splitlines()) == 7
-    told = " ".join(text.split())
-    for fact in ("measured in turns", "no control"):
-        assert fact in told
-        assert fact not in printed(slower())
-
-
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_what_decides_fits_the_terminal(width):
-    shown = printed(slower(), width).splitlines()
-    assert all(len(line) <= width for line in shown)
-    assert any(line.split()[:1] == ["verdict"] and "change" in line for line in shown)
 
 
 def test_differences_that_keep_times_from_being_compared_say_so_and_alike_findings_are_one_line():
@@ -213,34 +138,6 @@ def test_the_first_changes_are_shown_all_are_counted_and_outcomes_are_lines():
     assert [row[0] for row in shown["findings"].rows[:31]] == ["regressed"] * 30 + ["unchanged"]
 
 
-def test_remarks_on_what_is_unchanged_are_not_hidden():
-    remarked = Change(
-        case=FP32, metric="seconds_median", kind="time", status=ChangeStatus.UNCHANGED,
-        code=ChangeCode.WITHIN_THRESHOLD, baseline=1.0, candidate=1.0, change=0.0,
-        remarks=[state(Remark.OTHER_NUMBERS, other="weights")],
-    )  # fmt: skip
-    (line,) = lines(replace(same(), findings=[remarked]))
-    assert line == "1 unchanged (time), linear_chain fp32: other weights: the time may differ"
-
-
-def test_cases_of_one_side_are_named():
-    ours, theirs = make_run(Times((FP32, noisy(1e-3)))), make_run(Times((FP32, noisy(1e-3)), (BF16, [1e-3])))
-    assert f"only in the candidate: {BF16.case_id}" in " ".join(printed(compare(ours, theirs), show_all=True).split())
-    assert "only in the baseline" in printed(compare(theirs, ours))
-
-
-def test_markdown_begins_with_the_verdict_and_folds_the_details():
-    text = comparison_markdown(slower())
-    first, second, *_ = text.split("\n\n")
-    assert first == "**1 regressed (time 1), 7 unchanged**"
-    assert second.startswith("## base → new · torch 2.15.0 → 2.16.0")
-    assert "### changed\n" in text
-    assert "certainly over 2%, 16 blocks, confirmed by 8 fresh ones" in text
-    assert text.count("<details>") == text.count("</details>") == 2
-    assert "<summary>findings (8)</summary>" in text
-    assert "| torch 2.15.0 → 2.16.0 |" in text
-
-
 def test_what_explains_the_worst_case_that_changed_is_shown_and_the_rest_is_folded():
     comparison = replace(slower(), explained={FP32.case_id: CHANGED, BF16.case_id: UNEXPLAINED})
     table = blocks(comparison)["what differs in the traces"]
@@ -250,22 +147,6 @@ def test_what_explains_the_worst_case_that_changed_is_shown_and_the_rest_is_fold
     assert blocks(many)["every difference"].folded
     assert "unexplained" not in printed(many)
     assert "unexplained: the same" in printed(many, show_all=True)
-
-
-def test_changed_rules_are_listed_where_nothing_regressed_too():
-    comparison = replace(same(), rule_changes=RULES, rule_devices=["cuda", "xpu"])
-    assert lines(comparison)[-1] == "· rms_norm on cuda, xpu: unlisted → float32"
-    assert printed(comparison).endswith("nothing changed: 4 unchanged")
-    many = [replace(RULES[0], op=f"aten::op{number}") for number in range(25)]
-    listed = lines(replace(same(), rule_changes=many))
-    assert (len(listed), listed[-1]) == (22, "· and 5 more, -v lists them")
-
-
-def test_what_is_no_rule_is_not_counted_among_the_rules_that_changed():
-    other = replace(RULES[0], field="documented by pytorch_page")
-    only = replace(same(), findings=[], rule_changes=[*RULES, other], rule_devices=["cpu", "cuda", "xpu"])
-    assert "rules of autocast changed (1):" in lines(only)
-    assert printed(only).endswith("1 change of autocast's rules on cpu, cuda, xpu")
 
 
 def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed():
@@ -280,27 +161,6 @@ def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed(
     assert last == ("3 cases explained: 1 changed, 1 the same, 1 not traced; 0 changes of autocast's rules on cpu")
 
 
-def test_a_defect_that_came_is_told_with_its_remedy():
-    came = DefectChange(
-        check="no-grad-cache", device="cpu", title="a cached cast has no gradient", before="fine", after="defective",
-        came=True, remedy="enter autocast again",
-    )  # fmt: skip
-    line = "known defect came: no-grad-cache on cpu: a cached cast has no gradient (what to do: enter autocast again)"
-    assert lines(replace(same(), defects=[came])) == [line]
-
-
-def test_json_holds_explanations_and_rules_and_csv_is_as_it_was():
-    comparison = replace(slower(), explained={FP32.case_id: CHANGED}, rule_changes=RULES, rule_devices=["cuda", "xpu"])
-    document = json.loads(comparison_json(comparison))
-    assert document["explained"] == {FP32.case_id: WHY}
-    assert document["rule_changes"][0] == {
-        "op": "aten::rms_norm", "device": "cuda", "dtypes": ["float16", "bfloat16"], "field": "observed",
-        "before": "unlisted", "after": "float32",
-    }  # fmt: skip
-    assert document["rule_devices"] == ["cuda", "xpu"]
-    assert comparison_csv(comparison) == comparison_csv(slower())
-
-
 def test_a_control_lists_the_cases_that_spread_most_first():
     spreads = {"fp32": 0.03, "bf16_autocast": 0.01, "bf16_pure": 0.02}
     found = SelfComparison(
@@ -311,12 +171,3 @@ def test_a_control_lists_the_cases_that_spread_most_first():
     assert [row["spread"] for row in document.rows()] == [0.03, 0.02, 0.01]
     (section,) = document.sections()
     assert section.blocks[-1].rows == [["16", "1.50 min", "2.1%", "5.8%"]]
-
-
-def test_a_control_that_could_raise_no_alarm_says_so():
-    found = SelfComparison(
-        cases=2, blocks=1, false_alarms=[], suspected=[], unfit=[], unchanged=[], able=0, highest_rate=math.nan,
-        spreads={}, detectable=[],
-    )  # fmt: skip
-    (section,) = control_document(found).sections()
-    assert section.blocks[0].title.startswith("false alarms: 0 of 2 cases: there could be none")

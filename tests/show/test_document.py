@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ampbench.show.document import Block, Column, as_sentence, cut, picked, records, table
+from ampbench.show.document import Block, Column, as_sentence, records, table
 
 
 class Row(NamedTuple):
@@ -50,16 +50,6 @@ def test_a_long_table_says_how_much_of_it_is_shown() -> None:
     assert (len(found.rows), found.note) == (1, "of a step; 1 of 3, -v lists the rest")
 
 
-def test_words_stand_in_place_of_a_value_but_not_for_machines() -> None:
-    column: Column[Row] = Column("seconds", lambda row: row.seconds, "step", "s", lambda row: f"about {row.seconds}")
-    assert table("", [column], ROWS[:1]).rows == [["about 0.0152"]]
-    assert records([column], ROWS[:1]) == [{"seconds": 0.0152}]
-
-
-def test_columns_are_picked_by_key_in_the_order_of_the_keys() -> None:
-    assert [column.head for column in picked(COLUMNS, "seconds", "name")] == ["step", "what"]
-
-
 @pytest.mark.parametrize(
     ("phrase", "sentence"),
     [
@@ -75,9 +65,3 @@ def test_columns_are_picked_by_key_in_the_order_of_the_keys() -> None:
 )
 def test_a_phrase_begins_with_a_capital_letter_unless_that_is_a_name(phrase: str, sentence: str) -> None:
     assert as_sentence(phrase) == sentence
-
-
-def test_a_table_that_is_cut_says_so_beside_its_note() -> None:
-    block = Block("T", ["a"], [["1"], ["2"], ["3"]], note="all")
-    assert cut(block, 3) is block
-    assert (cut(block, 2).rows, cut(block, 2).note) == ([["1"], ["2"]], "all; 2 of 3")

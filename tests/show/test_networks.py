@@ -9,14 +9,12 @@ import pytest
 from scipy import stats
 
 from ampbench.core.budget import Budget
-from ampbench.core.precisions import BASELINE
 from ampbench.core.statement import Answer, state
 from ampbench.core.units import times
 from ampbench.judge.verdict import takes_of
 from ampbench.result import Result
-from ampbench.show.networks import COLUMNS, Network, brought, heading, in_order, lines_of, missing, networks_of, tables
+from ampbench.show.networks import Network, brought, in_order, missing, networks_of, tables
 from ampbench.show.rows import Row
-from ampbench.show.wording import BRIEFLY
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run
 
@@ -71,13 +69,6 @@ def test_a_row_has_what_the_run_advises_with_its_numbers(networks: list[Network]
     assert block.rows[0][block.headers.index("memory")] == ""
 
 
-def test_every_faster_or_smaller_precision_that_is_not_taken_has_its_code(networks: list[Network]) -> None:
-    assert sum(bool(each.because) for each in networks) > len(networks) / 2
-    codes = {*BRIEFLY.values(), "network not finite", "nearer to a limit"}
-    for reason in (reason for each in networks for reason in each.because.split("; ") if reason):
-        assert reason.rpartition(": ")[2] in codes
-
-
 @pytest.mark.parametrize(
     ("code", "facts", "because"),
     [
@@ -94,14 +85,6 @@ def test_an_answer_is_a_code_where_nothing_wrong_is_passed_over(
 ) -> None:
     right = next(each for each in networks if not each.because)
     assert replace(right, take=replace(right.take, statement=state(code, **facts))).because == because
-
-
-def test_the_title_counts_what_is_taken(networks: list[Network]) -> None:
-    counts = Counter(each.take.precision for each in networks)
-    found = heading(networks)
-    assert f"stay in fp32 for {counts['fp32']}" in found
-    assert f"bf16_autocast for {counts['bf16_autocast']}" in found
-    assert f" of {len(networks)}" in found.split(",")[0]
 
 
 def test_means_over_networks_are_geometric_with_their_t_interval(networks: list[Network]) -> None:
@@ -123,15 +106,3 @@ def test_failures_that_differ_in_their_numbers_and_names_alone_are_one_reason(ro
     assert told[1:3] == (failed[0]["reason"], str(len(failed)))
     assert told[4].split(", ") == list(dict.fromkeys(f"{row['workload']} {row['phase']}" for row in failed))
     assert not missing(row for row in rows if row["outcome"] == "ok").rows
-
-
-def test_everything_has_a_row_for_each_precision_and_its_verdict(networks: list[Network]) -> None:
-    lines = lines_of(networks, everything=True)
-    assert len(lines) == sum(row["outcome"] == "ok" for each in networks for row in each.rows)
-    assert all(set(line) >= {column.key for column in COLUMNS} for line in lines)
-    reasons = {each.name: each.because for each in of_phase(networks, "training")}
-    for line in (line for line in lines if line["phase"] == "training"):
-        if line["taken"]:
-            assert line["because"] == reasons[line["network"]]
-        elif line["precision"] == BASELINE:
-            assert line["because"] == "baseline"

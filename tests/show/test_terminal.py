@@ -33,14 +33,6 @@ def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureF
     assert any(line.endswith("fp32 → bf16  encoder.layers.0.attention") for line in lines)
 
 
-def test_a_column_that_is_whole_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "timm:vit_small_patch16_224_of_a_very_long_name"
-    rows = [[name, "word " * 20]]
-    lines = printed(capsys, Block("Every network", ["network", "why"], rows, whole=["network"]))
-    assert max(map(len, lines)) <= 100
-    assert [line for line in lines if name in line] == [f"    {name}"]
-
-
 def test_what_failed_is_one_line_each_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"net/{precision}/cpu/training: failed: RuntimeError: {'word ' * 30}end" for precision in ("fp16", "bf16")]
     print_sections(Section("Title"), missing=lines)
@@ -69,10 +61,6 @@ def test_no_value_is_cut_where_a_terminal_is_narrow(
     hidden = [header for header in NUMBERS if header not in shown]
     said = f"no room for {', '.join(hidden)}: a wider terminal or --format markdown shows all"
     assert (said in " ".join(text.split())) is bool(hidden)
-
-
-def test_where_there_is_room_nothing_is_said_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no room" not in "".join(printed(capsys, Block("Sets", HEADERS, ROWS, numbers=NUMBERS)))
 
 
 def test_a_title_alone_is_a_line_and_one_of_a_table_has_its_note_in_brackets(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Statement, Undecided, state
+from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Undecided, state
 from ampbench.records.changes import Cause, Evidence
 from ampbench.show.wording import (
     BRIEFLY,
@@ -54,12 +54,6 @@ def test_a_cell_has_the_verdict_with_the_number_that_decided(
     row = {"verdict": status, "verdict_code": code and str(code), "verdict_number": number, "verdict_limit": limit}
     assert verdict_words({"outcome": "ok", "verdict_subject": "waves", **row}) == cell
     assert verdict_words({"outcome": "failed", **row}) == ""
-
-
-def test_a_statement_has_no_words() -> None:
-    found = state(Refusal.UPDATE, "a case", number=0.5, limit=None)
-    assert found == Statement(code=Refusal.UPDATE, facts={"number": 0.5}, subject="a case")
-    assert set(Statement.__slots__) == {"code", "facts", "severity", "subject"}
 
 
 def test_facts_are_spelled_as_their_unit_is() -> None:
