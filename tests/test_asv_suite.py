@@ -8,20 +8,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import torch
 from asv.util import load_json
 
-from ampbench import asv_suite
 from ampbench.convert import read_source
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
-from ampbench.records.case import DEVICES
 from ampbench.records.measured import Divergence
 from ampbench.workloads.index import WORKLOADS, class_name
 from benchmarks.asv import precisions
@@ -133,33 +129,6 @@ def test_what_asv_stored_is_read_as_a_run(results: dict[str, dict[str, Any]]) ->
     assert stored.readings.keys() >= {"seconds_median", "peak_memory_bytes", "output_floor_ratio", "other_share"}
 
 
-@pytest.mark.slow
-def test_results_of_an_existing_environment_tell_the_version_of_torch_and_the_device(
-    results: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [value] = results["precisions.Environment.track_torch_version"]["result"]
-    version = f"{value // 10**6}.{value // 10**3 % 10**3}.{value % 10**3}"
-    assert torch.__version__.split("+")[0] == version
-    assert results["precisions.Environment.track_device"]["result"] == [DEVICES.index("cpu")]
-    monkeypatch.setattr(torch, "__version__", "2.16.0a0+git1234567")
-    assert precisions.Environment().track_torch_version() == 2016000
-
-
-def test_steps_are_timed_in_inference_mode_and_with_the_switches_of_their_precision(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with ExitStack() as held:
-        monkeypatch.setattr(asv_suite, "_held", held)
-        monkeypatch.setattr(asv_suite, "_opened", {})
-        suite = precisions.Mlp()
-        suite.time_step.setup("inference", "fp32")
-        assert torch.is_inference_mode_enabled()
-        assert not torch.backends.cudnn.allow_tf32
-        suite.time_step("inference", "fp32")
-        suite.time_step.setup("inference", "fp32")
-    assert not torch.is_inference_mode_enabled()
-
-
 def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,17 +194,6 @@ def test_a_class_is_called_as_its_variable_and_its_file_is_the_commits_else_besi
         bench.Lost().track_peak_memory("inference", "fp32")
     with pytest.raises(UsageError, match="Gru is the class of a built-in workload: give yours another name"):
         _ = bench.Gru.__name__
-
-
-@pytest.mark.parametrize(("there", "read"), [(True, []), (False, ["environment"])])
-def test_the_environment_is_read_before_forking_only_where_that_cannot_touch_an_accelerator(
-    monkeypatch: pytest.MonkeyPatch, there: bool, read: list[str]
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(asv_suite, "read_environment", lambda: asked.append("environment"))
-    monkeypatch.setattr(asv_suite, "may_have_accelerator", lambda: there)
-    asv_suite.suite("mlp")
-    assert asked == read
 
 
 def test_a_workload_of_another_size_needs_another_version_so_that_its_series_in_asv_ends() -> None:

@@ -24,12 +24,6 @@ def test_a_name_cut_short_means_those_that_begin_with_it():
     assert str(UnknownNameError("verb", "", ["gate"])).endswith("known: gate")
 
 
-def test_a_slip_in_a_name_cut_short_means_those_that_begin_with_what_is_near():
-    known = ["fp32", "fp16_autocast", "bf16_autocast", "bf16_master", "bf16_pure"]
-    said = str(UnknownNameError("precision", "bf61", known))
-    assert said.endswith("did you mean bf16_autocast, bf16_master or bf16_pure?")
-
-
 def test_of_many_names_some_are_said_or_the_command_that_lists_them():
     known = [f"layer.{number}" for number in range(1020)]
     said = str(UnknownNameError("submodule", "wxyz", known))

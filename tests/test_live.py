@@ -25,12 +25,10 @@ from torch.utils._pytree import tree_leaves
 
 import ampbench
 from ampbench import live
-from ampbench.drive.planning import find_workloads
 from ampbench.records.changes import ChangeStatus, Evidence, Status
 from ampbench.workloads.index import WORKLOADS
 
 QUICK: dict[str, Any] = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 0.1}
-ROOT = Path(__file__).parents[1]
 
 
 class Net(nn.Module):
@@ -225,15 +223,6 @@ def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path, monkeypatch
     changes = ampbench.compare(ampbench.Result(apart), result).changes
     assert {change.status for change in changes if change.kind == "time"} == {ChangeStatus.INCOMPARABLE}
     assert {change.status for change in changes if change.kind != "time"} == {ChangeStatus.UNCHANGED}
-
-
-def made() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Linear(4, 3), rows()
-
-
-def test_a_function_is_called_what_run_calls_it():
-    found = find_workloads(f"{__file__}:made")[0]
-    assert {row["workload"] for row in ampbench.measure(made, **QUICK).rows} == {found.name}
 
 
 def test_a_budget_gives_whole_rounds():

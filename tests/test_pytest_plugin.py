@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ampbench import live
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
-from ampbench.drive.planning import find_workloads
 from ampbench.pytest_plugin.measuring import present
 from ampbench.records.case import DEVICES
 from ampbench.store import StoredRun, read_run
@@ -111,16 +109,6 @@ class TestAll:
     assert names == [f"TestAll::test_net[{workload}-{cell}]" for workload in ("mlp", "net") for cell in cells]
 
 
-def test_options_narrow_further(pytester: pytest.Pytester) -> None:
-    body = """
-def test_net(amp_benchmark):
-    amp_benchmark(net)
-"""
-    options = ("--amp-precision=bf16-true", "--amp-precision=fp32", "--amp-phase=inference")
-    names = collected(pytester, body, *options)
-    assert names == ["test_net[cpu-inference-bf16_pure]", "test_net[cpu-inference-fp32]"]
-
-
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -158,16 +146,6 @@ def test_a_marker_that_cannot_be_meant_is_one_line_at_collection(pytester: pytes
     for number, (_, said) in enumerate(MARKERS):
         assert f"test_{number}.py::test_net: {said}" in text
     assert "Traceback" not in text
-
-
-def test_an_option_that_leaves_nothing_of_the_marker_skips(pytester: pytest.Pytester) -> None:
-    body = """
-@pytest.mark.amp(precisions=["fp32"], phases=["inference"])
-def test_net(amp_benchmark):
-    amp_benchmark("mlp")
-"""
-    for option in ("--amp-precision=bf16_pure", "--amp-phase=training"):
-        run(pytester, body, option).assert_outcomes(skipped=1)
 
 
 def extra(pytester: pytest.Pytester, file: str = "out.json") -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -380,11 +358,6 @@ def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(
     )
 
 
-def test_the_limit_of_the_command_line_wins_over_the_markers(pytester: pytest.Pytester) -> None:
-    result = run(pytester, ERRORS, "--amp-max-error=0.1", "--benchmark-disable", "-k", "near")
-    result.assert_outcomes(passed=2, deselected=1)
-
-
 def test_a_workload_that_fails_fails_its_test_with_its_own_error_and_is_in_the_table(
     pytester: pytest.Pytester,
 ) -> None:
@@ -405,49 +378,6 @@ def test_sick(amp_benchmark):
     result.assert_outcomes(failed=1)
     assert failures(result) == ["RuntimeError: a sick layer"]
     result.stdout.fnmatch_lines(["fp32 *failed: RuntimeError: a sick layer (test_mine.py, line *)"])
-
-
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        pytest.param([], False, id="plain"),
-        pytest.param(["--showlocals"], True, id="showlocals"),
-        pytest.param(["--pdb", "--pdbcls=silent:Silent"], True, id="pdb"),
-    ],
-)
-def test_locals_of_a_failed_step_are_freed_unless_an_option_shows_them(
-    pytester: pytest.Pytester, options: list[str], kept: bool
-) -> None:
-    pytester.makepyfile(
-        silent="import pdb\n\nclass Silent(pdb.Pdb):\n    def interaction(self, *given):\n        pass\n"
-    )
-    pytester.makeconftest(
-        "def pytest_exception_interact(call):\n"
-        "    with open('locals', 'w') as file:\n"
-        "        file.write(' '.join(call.excinfo.traceback[-1].frame.f_locals))\n"
-    )
-    run(
-        pytester,
-        """
-class Sick(torch.nn.Module):
-    def forward(self, given):
-        layer = 3
-        raise RuntimeError(f"a sick layer {layer}")
-
-@pytest.mark.amp(phases=["inference"], precisions=["fp32"])
-def test_sick(amp_benchmark):
-    amp_benchmark(lambda: (Sick(), torch.ones(2)))
-""",
-        *options,
-    ).assert_outcomes(failed=1)
-    assert (pytester.path / "locals").read_text() == ("self given layer" if kept else "")
-
-
-def test_what_the_machine_cannot_do_is_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
-    body = "def test_net(amp_benchmark):\n    amp_benchmark('mlp')\n"
-    result = run(pytester, body, "--amp-precision=tf32", "--amp-phase=inference", "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*cpu has no tf32"])
 
 
 STEPS = """
@@ -475,16 +405,6 @@ def test_benchmark_disable_times_nothing_skip_runs_no_step_and_only_no_other_tes
     run(pytester, STEPS, "--benchmark-skip").assert_outcomes(passed=1, skipped=1)
     assert (pytester.path / "steps").read_text() == steps
     run(pytester, STEPS, "--benchmark-only", "--benchmark-disable-gc").assert_outcomes(passed=1, skipped=1)
-
-
-def test_saved_benchmarks_are_compared_on_the_same_machine_and_grouped_by_precision(pytester: pytest.Pytester) -> None:
-    run(pytester, STEPS, "--benchmark-autosave", "-k", "net")
-    (saved,) = pytester.path.glob(".benchmarks/*/0001_*.json")
-    assert len(json.loads(saved.read_text())["benchmarks"]) == 1
-    second = run(pytester, STEPS, "--benchmark-compare", "--benchmark-group-by=param:amp_precision", "-k", "net")
-    second.assert_outcomes(passed=1, deselected=1)
-    second.stdout.fnmatch_lines(["*benchmark 'amp_precision=fp32': 2 tests*"])
-    assert sum("(NOW)" in line or "(0001_" in line for line in second.outlines) == 2
 
 
 RESULTS = """
@@ -515,12 +435,6 @@ def test_result(amp_benchmark):
 def test_a_live_network_is_measured_and_a_test_can_assert_on_its_result(pytester: pytest.Pytester, mode: str) -> None:
     result = run(pytester, RESULTS, mode)
     result.assert_outcomes(passed=4)
-
-
-def test_a_function_in_a_package_is_found_by_its_module_and_one_of_a_class_only_here() -> None:
-    assert live.importable(json.dumps) == find_workloads("json:dumps")[0]
-    assert live.importable(json.decoder.scanner.py_make_scanner) == find_workloads("json.scanner:py_make_scanner")[0]
-    assert live.importable(json.JSONEncoder().encode) is None
 
 
 WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"
@@ -562,13 +476,6 @@ def test_a_suite_that_does_not_use_the_fixture_imports_nothing_and_warns_of_noth
     result.assert_outcomes(passed=1)
 
 
-def test_collecting_for_the_cpu_does_not_import_torch(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_mine(amp_benchmark):\n    amp_benchmark('mlp')\n")
-    pytester.makeconftest("import sys\ndef pytest_collection_finish():\n    assert 'torch' not in sys.modules\n")
-    result = pytester.runpytest_subprocess("--collect-only", "-q", "--amp-device=cpu")
-    result.stdout.fnmatch_lines(["10 tests collected*"])
-
-
 def test_bare_pytest_collects_the_tests_and_with_benchmark_only_the_benchmarks(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ntestpaths = tests benchmarks/pytest\n")
     pytester.makeconftest((ROOT / "conftest.py").read_text())
@@ -585,13 +492,6 @@ def test_bare_pytest_collects_the_tests_and_with_benchmark_only_the_benchmarks(p
     assert found("--benchmark-only") == ["benchmarks/pytest/test_two.py::test_it"]
     assert found("benchmarks/pytest") == ["benchmarks/pytest/test_two.py::test_it"]
     assert found("tests", "--benchmark-only") == ["tests/test_one.py::test_it"]
-
-
-def test_the_suite_of_this_repository_is_the_grid_of_the_default_suite(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess(
-        str(ROOT / "benchmarks" / "pytest"), "--collect-only", "-q", "--amp-device=cpu"
-    )
-    assert sum("::test_precisions[" in line for line in result.outlines) == 12 * len(ON_CPU)
 
 
 CHANGING = """

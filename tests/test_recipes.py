@@ -73,10 +73,6 @@ def test_of_precisions_with_one_autocast_dtype_the_first_is_the_default():
     assert default_autocast("fp32") is None
 
 
-def test_the_metric_of_the_page_is_none_of_those_that_there_are():
-    assert shown("Column").name not in COLUMNS
-
-
 def test_a_stored_number_that_becomes_a_column_is_loaded(results, monkeypatch):
     made = Column("grad_noise", "noise", "error", "lower", "divergence.gradient.noise")
     monkeypatch.setattr(frame, "COLUMNS", {**COLUMNS, made.name: made})

@@ -1,12 +1,8 @@
 """What measures ampbench itself goes on working; its figures are for docs/performance.md and are not judged here."""
 
 import pytest
-from msgspec.structs import replace
 
-from ampbench.records.measured import Round
-from benchmarks.self import load, startup, verdicts
-from benchmarks.self.__main__ import main
-from tests.stored_runs import make_case, make_round
+from benchmarks.self import load, verdicts
 
 
 @pytest.mark.slow
@@ -15,27 +11,6 @@ def test_the_stores_benchmarks_run() -> None:
     assert load.measure(cases=20)["file bytes"] > 0
     assert load.compare_seconds(cases=20, rounds=4) > 0
     assert load.trend_seconds(runs=3, cases=20) > 0
-
-
-def test_a_part_that_there_is_not_is_refused_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["benchmarks.self", "startup", "wals"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    captured = capsys.readouterr()
-    assert "no such part: wals" in captured.err
-    assert "walls" in captured.err
-    assert not captured.out
-
-
-def test_what_lies_between_blocks_is_from_the_last_build_of_any_lane_to_the_first_of_the_next() -> None:
-    def ended(block: int, second: int, seconds: float) -> Round:
-        found = make_round(make_case(), number=block, finished_at=f"2026-01-31T12:00:{second:02}Z")
-        return replace(found, seconds=seconds)
-
-    rounds = [ended(0, 10, 1.0), ended(0, 12, 3.0), ended(1, 20, 2.0), ended(1, 21, 1.0), ended(3, 30, 4.0)]
-    assert startup.between_blocks(rounds) == [6.0, 5.0]
 
 
 def test_a_machine_that_is_never_fit_decides_only_what_is_far_beyond_what_held_it_up() -> None:

@@ -4,15 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
-from msgspec import structs
 
 from ampbench.core.precisions import BASELINE
-from ampbench.records.measured import Score
 from ampbench.studies.training import CONTROL
 from benchmarks.self import outcomes
 from benchmarks.self.outcomes import CHECKPOINT, FIT, HELD_OUT, RUN, Judged, Key, Line, Outcome
-from benchmarks.self.programs import LAST, PROGRAMS, SEEDS, Lion, last_third
+from benchmarks.self.programs import PROGRAMS, SEEDS
 
 EXACT = (1.0, 1.02, 0.98)
 """fp32's losses, with a standard deviation of 0.02."""
@@ -52,13 +49,6 @@ def test_one_of_both_losses_makes_a_precision_unsafe_and_whole_seeds_count() -> 
     assert listed["bf16_pure"].ratios == {FIT: 1.0, HELD_OUT: 2.0}
 
 
-def test_an_ending_is_the_mean_of_the_last_quarter_and_none_where_a_loss_is_not_finite() -> None:
-    scores = [Score(step=step, loss=float(step)) for step in (0, 50, 75, 100)]
-    assert outcomes.ending(scores, 100) == 87.5
-    assert outcomes.ending([*scores[:-1], structs.replace(scores[-1], loss=None)], 100) is None
-    assert outcomes.ending([], 100) is None
-
-
 def test_trainings_are_in_whole_seeds_and_parts_make_the_whole() -> None:
     planned = list(outcomes.trainings())
     assert len(planned) == len(set(planned)) == len(PROGRAMS) * len(SEEDS) * 8  # fp32 has a control
@@ -83,36 +73,6 @@ def test_an_ended_training_is_not_repeated_and_a_cut_line_is_dropped(
     monkeypatch.setattr("sys.argv", ["outcomes", str(path)])
     outcomes.main()
     assert [key.precision for key in asked] == ["x"]
-
-
-def test_a_training_ends_as_a_line() -> None:
-    (ended,) = outcomes.trained(Key(program="graphs", precision=BASELINE, seed=SEEDS[0]), "c")
-    assert [loss is not None and 0.2 < loss < 0.5 for loss in ended.losses.values()] == [True, True]
-
-
-def test_the_last_third_is_fixed_by_the_names() -> None:
-    assert last_third(reversed(list(PROGRAMS))) == LAST
-    assert sorted(LAST) == [
-        "decoder, Lion", "depthwise", "differential equation", "diffusion", "graphs", "images, tuned",
-        "plain recurrent", "residual, group norm", "table, log(p + 1e-8)", "two views",
-    ]  # fmt: skip
-    assert len(PROGRAMS) >= 24
-    assert len({program.kind for program in PROGRAMS.values()}) >= 8
-
-
-def test_warm_up_and_schedule_share_the_rate() -> None:
-    program = PROGRAMS["decoder"]
-    shares = [program.share(step) for step in range(program.steps)]
-    assert shares[0] == pytest.approx(1 / 21)
-    assert max(shares) == pytest.approx(1.0, abs=0.03)
-    assert shares[-1] < 1e-3
-
-
-def test_lion_without_betas_moves_weights_against_the_sign_of_the_gradient() -> None:
-    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
-    weight.grad = torch.tensor([0.5, -3.0, 0.0])
-    Lion([weight], lr=0.25, betas=(0.0, 0.0)).step()
-    assert weight.tolist() == [0.75, 2.25, 3.0]
 
 
 def judged(precision: str, status: str, place: str) -> Judged:

@@ -31,19 +31,6 @@ def test_files_above_the_repository_are_not_read(repository: Path) -> None:
     assert find_limits(repository / "source" / "deep") is None
 
 
-def test_outside_a_repository_only_the_current_folder_is_read(tmp_path: Path) -> None:
-    (tmp_path / "ampbench.toml").write_text(NEAR)
-    (tmp_path / "inner").mkdir()
-    assert find_limits(tmp_path / "inner") is None
-    assert find_limits(tmp_path) is not None
-
-
-def test_ampbench_toml_comes_before_pyproject(repository: Path) -> None:
-    (repository / "pyproject.toml").write_text(FAR)
-    (repository / "ampbench.toml").write_text(NEAR)
-    assert find_limits(repository) == (repository / "ampbench.toml", {"kl_mean": 2.0})
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,7 +1,5 @@
 """Which cases are traced once more, and what happens to servers that die while they trace."""
 
-from dataclasses import replace
-
 import msgspec
 from msgspec import structs
 
@@ -12,7 +10,7 @@ from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.kinds import CHECK
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
-from ampbench.records.wire import Nothing, Reply, Request, reply_with
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.studies.check import TASK, Checked
 from tests.drive.test_rounds import Script
 from tests.stored_runs import make_case, make_header
@@ -57,34 +55,6 @@ def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now()
     assert regressed_cases([finding(one, status=ChangeStatus.IMPROVED)], ["time"]) == []
 
 
-def test_sides_take_turns_case_by_case_and_their_servers_end():
-    ours, theirs, kept = Script(traced), Script(traced), ([], [])
-    both = [side("baseline", ours, kept[0]), side("candidate", theirs, kept[1])]
-    explain(both, [case.case_id for case in CASES], [], lambda _: None)
-    assert [len(each) for each in kept] == [3, 3]
-    assert [(each.opened, each.closed) for each in (ours, theirs)] == [(1, 1), (1, 1)]
-
-
-def test_on_an_accelerator_a_side_gives_way_before_the_other_traces():
-    asked: list[tuple[str, str]] = []
-
-    def answer(name):
-        def note(request: Request) -> Reply:
-            asked.append((name, request.task))
-            return reply_with(Nothing()) if request.task == "rest" else traced(request)
-
-        return note
-
-    both = [side(name, Script(answer(name)), []) for name in ("baseline", "candidate")]
-    case = make_case(device="cuda")
-    on_card = [replace(one, cases={case.case_id: replace(one.cases[CASES[0].case_id], case=case)}) for one in both]
-    explain(on_card, [case.case_id], [], lambda _: None)
-    assert asked == [(name, task) for name in ("baseline", "candidate") for task in ("casts", "rest")]
-    asked.clear()
-    explain(both, [CASES[0].case_id], [], lambda _: None)
-    assert asked == [("baseline", "casts"), ("candidate", "casts")]
-
-
 def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_asked():
     def answer(request: Request) -> Reply:
         if request.case is CASES[0]:
@@ -96,14 +66,6 @@ def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_
     explain(both, [case.case_id for case in CASES], [], told.append)
     assert (ours.opened, ours.closed, len(theirs.asked)) == (3, 3, 2)
     assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
-
-
-def test_a_worker_that_gives_no_trace_is_told_and_no_more():
-    told, kept = [], []
-    both = [side("baseline", Script(lambda _: Reply()), kept), side("candidate", Script(traced), kept)]
-    explain(both, [CASES[0].case_id], [], told.append)
-    assert told[1].endswith("in the baseline: the worker gave no result")
-    assert kept == []
 
 
 def test_rules_are_not_probed_where_both_sides_have_one_torch_and_a_probe_that_dies_is_told():

@@ -1,7 +1,5 @@
 """Arms: what may be typed, and commits checked out beside the files that are there."""
 
-import errno
-import os
 import subprocess
 import sys
 import tempfile
@@ -44,11 +42,6 @@ def test_an_arm_is_an_interpreter_a_commit_and_settings_together() -> None:
     assert (arm.python, arm.ref) == (sys.executable, "main")
     assert arm.settings == {"OMP_NUM_THREADS": "1", "precision": "bf16_autocast"}
     assert arm.variables == {"OMP_NUM_THREADS": "1"}
-
-
-def test_here_is_this_interpreter_and_the_files_as_they_are() -> None:
-    assert parse_arm("--baseline", ["here"]) == ArmRequest(given=["here"])
-    assert parse_arm("--baseline", []) == ArmRequest(given=["here"])
 
 
 def test_the_folder_of_an_environment_stands_for_its_python_without_following_the_link(tmp_path: Path) -> None:
@@ -101,16 +94,6 @@ def test_a_commit_is_checked_out_beside_the_repository_and_gone_afterwards(repos
     assert git(repository, "status", "--porcelain") == ""
 
 
-def test_from_a_folder_of_the_repository_all_of_the_commit_is_checked_out(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (repository / "inside").mkdir()
-    monkeypatch.chdir(repository / "inside")
-    with checked_out("--baseline", parse_arm("--baseline", ["git:first"])) as checkout:
-        assert checkout is not None
-        assert (checkout.root / "model.py").read_text() == "layers = 1\n"
-
-
 def test_a_file_of_the_repository_is_that_of_the_commit(repository: Path) -> None:
     def source(module: Path | str) -> WorkloadSource:
         return WorkloadSource(name="m", family="user", module=str(module), function="make", builtin=False)
@@ -128,15 +111,6 @@ def arms(*refs: str) -> list[ArmRequest]:
     return [parse_arm("", [ref]) for ref in refs]
 
 
-def test_the_current_commit_can_be_compared_with_the_files_as_they_are(repository: Path) -> None:
-    (repository / "model.py").write_text("layers = 3\n")
-    with checked_out("--baseline", parse_arm("", ["git:main"])) as checkout:
-        assert checkout is not None
-        assert (checkout.root / "model.py").read_text() == "layers = 2\n"
-        assert (repository / "model.py").read_text() == "layers = 3\n"
-    assert left_out(arms("git:main", "here")) == ""
-
-
 @pytest.mark.parametrize(
     ("refs", "said"),
     [
@@ -151,12 +125,6 @@ def test_changes_that_no_arm_has_are_told(repository: Path, refs: tuple[str, str
     assert left_out(arms(*refs)) == ""
     (repository / "model.py").write_text("layers = 3\n")
     assert left_out(arms(*refs)) == said
-
-
-def test_files_that_git_does_not_know_do_not_make_a_tree_dirty(repository: Path) -> None:
-    (repository / "results").mkdir()
-    (repository / "results" / "run.jsonl").write_text("")
-    assert left_out(arms("git:first", "git:main")) == ""
 
 
 def test_an_unknown_reference_is_refused_with_the_nearest(repository: Path) -> None:
@@ -189,11 +157,6 @@ def test_the_checkout_goes_when_what_is_measured_raises(repository: Path) -> Non
     assert not checkout.root.exists()
 
 
-def test_a_commit_without_a_name_is_refused_and_not_taken_for_here() -> None:
-    with pytest.raises(UsageError, match="names no commit"):
-        parse_arm("--baseline", ["git:"])
-
-
 @pytest.fixture
 def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for temporary ones, which nobody else uses."""
@@ -220,14 +183,3 @@ def test_an_interruption_while_a_commit_is_checked_out_leaves_nothing_behind(
         pass
     monkeypatch.undo()
     assert list(own_temporary.iterdir()) == []
-
-
-def test_a_commit_that_finds_no_room_is_refused_in_a_line(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
-    arm = parse_arm("--baseline", ["git:first"])
-    said = "^--baseline: no temporary folder can be made: No space left on device$"
-    with pytest.raises(UsageError, match=said), checked_out("--baseline", arm):
-        pass

@@ -106,14 +106,6 @@ def test_a_change_is_confirmed_on_fresh_blocks_of_the_two_arms_alone() -> None:
     assert not any(each.confirmation for each in found.rounds("control"))
 
 
-def test_what_was_confirmed_is_not_measured_on() -> None:
-    first, second = CASES
-    found = Session(lambda done: Look(fired={first} if done == 8 else ()), blocks=16)
-    found.session.measure_rounds()
-    plain = [each.case_id for each in found.rounds("baseline") if not each.confirmation]
-    assert Counter(plain) == {first: 8, second: 16}
-
-
 def test_out_of_time_it_stops_between_blocks_and_looks_a_last_time() -> None:
     clock = itertools.count(step=0.1)
     told: list[str] = []
@@ -165,26 +157,6 @@ def test_a_killed_server_is_replaced_within_its_block() -> None:
     assert {each.case_id for each in found.rounds("baseline")} == {second}
 
 
-def test_passes_are_those_of_the_two_arms() -> None:
-    found = Session()
-    found.session.measure_passes()
-    for name, kinds in (("baseline", 2), ("candidate", 2), ("control", 0)):
-        assert len(found.written[name]) == kinds * len(CASES)
-
-
-def test_where_a_server_does_not_start_the_others_are_closed() -> None:
-    found = Session()
-
-    def broken() -> Script:
-        raise OSError("no server")
-
-    found.session._lanes[1] = replace(found.session._lanes[1], open_channel=broken)
-    with pytest.raises(OSError, match="no server"):
-        found.session.measure_rounds()
-    for name in ("baseline", "candidate"):
-        assert found.scripts[name].opened == found.scripts[name].closed == 1
-
-
 def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     def part(seconds: float, share: float | None, **changes: object) -> Round:
         fitness = Fitness(steal_share=share, other_share=0.0, load=1.0)
@@ -228,13 +200,3 @@ def test_on_an_accelerator_a_lane_has_the_device_alone_for_its_round(lost: bool)
     assert len({tuple(order[place : place + 3]) for place in range(0, len(order), 3)}) > 1 or lost
     counts = {name: len(found.rounds(name)) for name in found.scripts}
     assert set(counts.values()) == ({0, 1} if lost else {LOOKS[-1]})
-
-
-def test_out_of_memory_on_a_cpu_fails_the_case_at_once() -> None:
-    first, _ = CASES
-    failure = Failure(case_id=first, stage="round", cause="out of memory", message="no")
-    found = Session(blocks=1)
-    for script in found.scripts.values():
-        script.answer = lambda request: Reply(failure=failure) if request.case.case_id == first else good(request)
-    found.session.measure_rounds()
-    assert sum(request.case.case_id == first for script in found.scripts.values() for request in script.asked) <= 2

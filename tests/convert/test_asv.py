@@ -1,6 +1,5 @@
 """What asv's results of ampbench's suite mean, as runs."""
 
-import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,6 @@ from ampbench.store import StoredRun
 def read(folder: Path, results: Any = None, **changes: Any) -> StoredRun:
     (stored,) = read_source(write(folder, results, **changes), Counter())
     return stored
-
-
-def test_every_value_of_a_case_becomes_a_reading_in_its_unit(tmp_path: Path) -> None:
-    fp32, bf16 = run_rows(read(tmp_path, suite()))
-    assert (fp32["precision"], fp32["outcome"], fp32["rounds"]) == ("fp32", "ok", None)
-    assert (fp32["seconds_median"], fp32["seconds_low"], fp32["seconds_high"]) == (2e-3, 1.9e-3, 2.1e-3)
-    assert (fp32["peak_memory_bytes"], fp32["output_floor_ratio"], fp32["grad_rel_l2"]) == (4096, 1.5, None)
-    assert (bf16["seconds_median"], bf16["seconds_low"]) == (1e-3, None)
-    assert (bf16["speedup_vs_fp32"], bf16["memory_ratio_vs_fp32"]) == (2.0, 0.5)
 
 
 def by_workload(name: str, **methods: Any) -> dict[str, Any]:
@@ -145,36 +135,10 @@ def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
     assert rows["fp16_pure"]["seconds_median"] is None
 
 
-def test_what_is_infinite_or_zero_is_no_reading(tmp_path: Path) -> None:
-    results = {
-        STEP: row([0.0, 1e-3], low=[None, -math.inf], high=[None, math.inf]),
-        ERROR: row([0.0, math.inf]),
-    }
-    readings = read(tmp_path, results).readings
-    fp32, bf16 = read(tmp_path, results).cases
-    assert readings == {"seconds_median": {bf16: 1e-3}, "output_floor_ratio": {fp32: 0.0}}
-
-
 def test_limits_that_asv_has_rounded_keep_their_side(tmp_path: Path) -> None:
     median = 1.000004e-3
     stored = read(tmp_path, {STEP: row([median, NAN], low=[1.0001e-3, None], high=[1e-3, None])})
     assert [*stored.readings["seconds_low"].values(), *stored.readings["seconds_high"].values()] == [median, median]
-
-
-def test_a_run_is_the_same_whenever_and_wherever_its_file_is_read(tmp_path: Path) -> None:
-    first = read(tmp_path / "a").header
-    assert read(tmp_path / "b").header == first
-    changed = suite() | {MEMORY: row([4096, 2049])}
-    assert read(tmp_path / "c", changed).header.run != first.run
-
-
-def test_a_device_that_is_not_told_is_taken_for_cpu_and_that_is_said(tmp_path: Path) -> None:
-    path = write(tmp_path, env_vars={})
-    remarks = Counter[str]()
-    (stored,) = read_source(path, remarks)
-    assert {case.device for case in stored.cases.values()} == {"cpu"}
-    (said,) = remarks
-    assert said.endswith("taken for cpu")
 
 
 @pytest.mark.parametrize(
@@ -251,15 +215,3 @@ def test_results_that_are_not_ours_or_mean_something_else_are_refused(
     with pytest.raises(StoreError, match=message) as caught:
         list(read_source(path, Counter()))
     assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, env_vars={"AMPBENCH_DEVICE": "cudaa"})
-    with pytest.raises(StoreError, match="AMPBENCH_DEVICE is 'cudaa', which is no device: cpu, cuda, xpu"):
-        list(read_source(path, Counter()))
-
-
-def test_results_without_a_time_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, {STEP: [*row([1e-3, 2e-3])[:3]]})
-    with pytest.raises(StoreError, match="no benchmark has a time at which it was measured"):
-        list(read_source(path, Counter()))

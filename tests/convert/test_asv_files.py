@@ -3,7 +3,6 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,6 @@ def test_what_asv_itself_writes_is_read(tmp_path: Path) -> None:
     assert (stored.header.started_at, [*stored.failures]) == ("2026-09-21T14:13:20.000+00:00", [fp32, bf16])
 
 
-def test_a_folder_gives_all_its_result_files_in_order(tmp_path: Path) -> None:
-    paths = [write(tmp_path, commit_hash=letter * 40) for letter in "cab"]
-    for folder in (tmp_path, tmp_path / "bench"):
-        assert [stored.path for stored in read_source(folder, Counter())] == sorted(paths)
-    assert [stored.path for stored in read_source(paths[0], Counter())] == [paths[0]]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -71,32 +63,3 @@ def test_another_format_or_a_damaged_row_is_refused_by_the_files_name(
         list(read_source(path, Counter()))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("length", [0, 1, 100, -1])
-def test_half_written_json_is_refused(length: int, tmp_path: Path) -> None:
-    path = write(tmp_path)
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(StoreError, match="damaged"):
-        list(read_source(path, Counter()))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: path.unlink(), "cannot read .*machine.json: No such file"),
-        (lambda path: path.write_text("{"), "damaged"),
-        (
-            lambda path: path.write_text('{"machine": "bench", "version": 2}'),
-            "Invalid enum value 2",
-        ),
-        (lambda path: path.write_text('{"version": 1}'), "missing required field `machine`"),
-    ],
-)
-def test_a_machine_that_is_missing_or_damaged_is_refused(
-    damage: Callable[[Path], object], message: str, tmp_path: Path
-) -> None:
-    path = write(tmp_path)
-    damage(path.with_name("machine.json"))
-    with pytest.raises(StoreError, match=message):
-        list(read_source(path, Counter()))

@@ -8,9 +8,8 @@ import pytest
 from asv_results import STEP, row, write
 
 from ampbench import convert
-from ampbench.errors import StoreError, UsageError
-from ampbench.judge.frame import run_rows
-from ampbench.store import StoredRun, list_runs, read_run
+from ampbench.errors import StoreError
+from ampbench.store import StoredRun
 
 
 def stored_runs(folder: Path, count: int = 2) -> list[StoredRun]:
@@ -34,28 +33,11 @@ def test_foreign_files_are_refused(content: str, message: str, tmp_path: Path) -
             list(convert.read_source(source, Counter()))
 
 
-def test_a_source_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no file or folder .*nowhere"):
-        list(convert.read_source(tmp_path / "nowhere", Counter()))
-
-
 def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:
     write(tmp_path, commit_hash="a" * 40)
     bad = write(tmp_path, {STEP: row([1e-3, 2e-3], version="7")}, commit_hash="b" * 40)
     with pytest.raises(StoreError, match=bad.name):
         list(convert.read_source(tmp_path, Counter()))
-
-
-def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
-    runs = stored_runs(tmp_path / "asv")
-    written, known = convert.write_runs(runs, tmp_path / "results")
-    assert (sorted(written), known) == (list_runs(tmp_path / "results"), 0)
-    for stored, path in zip(runs, written, strict=True):
-        found = read_run(path)
-        assert (found.header, found.cases, found.readings) == (stored.header, stored.cases, stored.readings)
-        assert (found.failures, found.skips, found.footers) == (stored.failures, stored.skips, stored.footers)
-        assert run_rows(found) == run_rows(stored)
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]
 
 
 def test_importing_twice_writes_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import ampbench
 from ampbench.cli.main import main
-from ampbench.convert import RUN_COLUMNS, cases_of
+from ampbench.convert import RUN_COLUMNS
 from ampbench.records.measured import Skip
 from tests.stored_runs import COMPLETE, make_case, make_memory, make_round, write_run
 
@@ -42,26 +42,6 @@ def test_without_pyarrow_one_line_says_what_to_install(results, tmp_path, capsys
     assert main(["convert", "latest", "--to", "parquet", "-o", str(file), "--results", str(results)]) == 2
     assert capsys.readouterr().err == 'ampbench: error: Parquet needs pyarrow: pip install "ampbench[parquet]"\n'
     assert not file.exists()
-
-
-def test_a_column_has_one_type_whatever_its_values(results, tmp_path):
-    alone, all_runs = (cases_of(sorted((results / "runs").iterdir())[:count])[0] for count in (1, 2))
-    assert alone.dtypes.equals(all_runs.dtypes)
-    names = ("commit", "reason", "cpu_count", "peak_memory_bytes", "seconds_median")
-    assert [str(alone[name].dtype) for name in names] == ["string", "string", "Int64", "Int64", "float64"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "not text: name a file"),
-        (["-o", "no/folder/x.parquet"], "cannot write"),
-    ],
-)
-def test_what_parquet_cannot_do_is_said_before_anything_is_read(results, arguments, said, capsys, monkeypatch):
-    monkeypatch.chdir(results)
-    assert main(["convert", "latest", "--to", "parquet", "--results", ".", *arguments]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_parquet_has_the_rows_of_load(results, tmp_path, capsys):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from converted_runs import BF16, CASE, mixed_run, named_run, stored_run
-from pytest_benchmark.logger import Logger
-from pytest_benchmark.storage.file import FileStorage
 
 from ampbench.convert import written
 
@@ -34,15 +32,6 @@ def test_pytest_benchmark_compares_two_of_our_files(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert sorted(float(row["median"]) for row in rows) == pytest.approx([5.5e-4, 1.1e-3, 2.2e-3])
     assert {row["param:precision"] for row in rows} == {"fp32", "bf16_pure"}
-
-
-def test_its_own_storage_loads_every_benchmark(tmp_path: Path) -> None:
-    (tmp_path / "0001_ampbench.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
-    found = list(FileStorage(tmp_path, Logger(Logger.QUIET)).load_benchmarks("0001"))
-    assert [one["fullname"] for one in found] == [CASE.case_id, BF16.case_id]
-    assert {one["group"] for one in found} == {"linear_chain[depth=4,width=512]/b8/cpu/inference/eager"}
-    assert found[0]["params"]["precision"] == "fp32"
-    assert found[0]["extra_info"]["peak_memory_bytes"] == 4096
 
 
 def test_the_commit_is_told_apart_from_its_dirt() -> None:

@@ -10,26 +10,10 @@ def test_a_case_id_is_readable_and_says_everything():
     )
 
 
-def test_a_case_id_does_not_depend_on_the_order_of_parameters():
-    assert make_case(parameters={"a": 1, "b": 2}).case_id == make_case(parameters={"b": 2, "a": 1}).case_id
-
-
 def test_what_is_usual_or_missing_is_left_out_of_an_id():
     case = make_case(parameters={}, batch_size=None)
     assert case.case_id == "linear_chain/fp32/cpu/inference/eager/in-fp32"
     assert case.group == "linear_chain"
-
-
-def test_channels_last_and_a_missing_scaler_are_part_of_an_id():
-    case = make_case("fp16_autocast", memory_format="channels_last", scaler=False)
-    assert case.group.endswith("/b8/channels_last")
-    assert case.case_id.endswith("/in-fp32/no-scaler")
-
-
-def test_a_fixed_kernel_of_attention_is_part_of_an_id_and_of_a_table():
-    case = make_case(sdpa="math")
-    assert case.group.endswith("/b8/sdpa-math")
-    assert case.case_id == make_case().case_id.replace("/b8/", "/b8/sdpa-math/")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,3 @@ def test_an_expression_nested_without_end_is_refused_in_one_short_line(expressio
     with pytest.raises(UsageError, match="is not an expression of names") as caught:
         matches(expression, "mlp")
     assert len(str(caught.value)) < 200
-
-
-def test_parentheses_and_nots_within_each_other_are_fine() -> None:
-    assert matches("not (not (not (a or not b)))" + " and b" * 300, "b")

@@ -37,11 +37,6 @@ def test_an_input_that_every_op_casts_could_be_stored_low():
     assert kinds(trace(lambda: lin(x.bfloat16()), lin)) == []
 
 
-def test_an_input_that_is_also_read_in_fp32_could_not():
-    lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
-    assert kinds(trace(lambda: lin(x) + x, lin)) == []
-
-
 @pytest.mark.parametrize("grad", [torch.inference_mode, torch.enable_grad])
 def test_a_weight_cast_again_because_no_cache_holds_it_could_be_kept(grad):
     lin, x = torch.nn.Linear(8, 8), torch.randn(4, 8, dtype=BF16)
@@ -51,13 +46,6 @@ def test_a_weight_cast_again_because_no_cache_holds_it_could_be_kept(grad):
     assert sorted((kind, what, tuple(sorted(names))) for kind, what, names in found) == (
         both if grad is torch.inference_mode else []
     )
-
-
-def test_a_frozen_weight_is_not_in_the_cache():
-    lin, x = torch.nn.Linear(8, 8, bias=False).requires_grad_(False), torch.randn(4, 8, dtype=BF16)
-    ledger = trace(lambda: lin(lin(x)), lin)
-    (saving,) = savings(ledger.trace)
-    assert (saving.kind, saving.casts) == (KEEP, (ledger.casts[1].index,))
 
 
 def test_a_value_cast_twice_could_be_cast_once_unless_it_changed():
@@ -99,21 +87,6 @@ def test_weights_could_be_stored_low_in_inference_only(grad, stored):
     assert {(saving.kind, saving.what) for saving in found} <= {(STORE, "weight")}
 
 
-def test_a_weight_that_an_op_reads_as_it_is_could_not_be_stored_low():
-    lin, x = torch.nn.Linear(8, 8, bias=False), torch.randn(4, 8, dtype=BF16)
-    with torch.inference_mode():
-        ledger = trace(lambda: lin(x) + lin.weight.sum(), lin)
-    assert savings(ledger.trace) == []
-
-
-def test_a_weight_cast_again_in_inference_could_be_kept_or_stored():
-    lin, x = torch.nn.Linear(8, 8, bias=False), torch.randn(4, 8, dtype=BF16)
-    with torch.inference_mode():
-        ledger = trace(lambda: lin(lin(x)), lin)
-    found = savings(ledger.trace)
-    assert {saving.kind: len(saving.casts) for saving in found} == {STORE: 1, KEEP: 1}
-
-
 def test_a_buffer_could_be_stored_low_in_inference_only():
     class Adds(torch.nn.Module):
         def __init__(self):
@@ -128,12 +101,3 @@ def test_a_buffer_could_be_stored_low_in_inference_only():
         (saving,) = savings(trace(lambda: net(x), net).trace)
     assert (saving.kind, saving.what, saving.names) == (STORE, "buffer", ("table",))
     assert kinds(trace(lambda: net(x), net)) == []
-
-
-def test_two_casts_are_left_of_three_once_the_input_is_stored_in_half():
-    lin, x = torch.nn.Linear(16, 16), torch.randn(4, 16)
-    before, after = (trace(lambda given=given: lin(given), lin) for given in (x, x.bfloat16()))
-    assert (len(before.casts), len(after.casts)) == (3, 2)
-    (saving,) = savings(before.trace)
-    assert [before.casts[2].index] == list(saving.casts)
-    assert (saving.kind, saving.what) == (STORE, "input")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ampbench.core.statement import Flaw, state
-from ampbench.records.labels import case_labels, common_traits, few, gathered, not_finite, remarks
+from ampbench.records.labels import case_labels, common_traits, gathered, not_finite, remarks
 from ampbench.records.measured import Divergence
 from tests.compared_runs import BF16, FP32
 from tests.stored_runs import make_case, make_divergence
@@ -56,12 +56,6 @@ def test_what_all_cases_share_is_said_once():
     assert common_traits([FP32, replace(FP32, phase="training")]) == "cpu · eager"
 
 
-def test_a_few_distinct_names_are_listed_and_the_others_counted():
-    assert few(["a", "b", "a", "c"]) == "a, b, c"
-    assert few("abcde", most=2) == "a, b and 3 more"
-    assert few([]) == ""
-
-
 def made(**fields: Any) -> Divergence:
     return make_divergence(make_case("bf16_pure"), **{"output_elements": 32, "grad_elements": 8} | fields)
 
@@ -80,12 +74,6 @@ def made(**fields: Any) -> Divergence:
 )
 def test_a_word_tells_what_is_not_finite_and_where_it_begins(fields: dict[str, Any], word: str) -> None:
     assert not_finite(made(**fields)) == word
-
-
-def test_gradients_have_a_word_of_their_own() -> None:
-    assert not_finite(made(grad_nonfinite=2, grad_nan=2), "gradient") == "nan"
-    assert not_finite(made(grad_reference_nan=2), "gradient") == "nan in fp64"
-    assert not_finite(made(output_nonfinite=2), "gradient") == ""
 
 
 OF_OUTPUTS = {"elements": 32, "what": "output"}
@@ -120,10 +108,6 @@ OF_OUTPUTS = {"elements": 32, "what": "output"}
 def test_what_stands_beside_the_numbers(fields: dict[str, Any], code: Flaw, facts: dict[str, Any]) -> None:
     found = made(**fields)
     assert remarks(found) == [state(code, found.case_id, **facts)]
-
-
-def test_nothing_stands_beside_numbers_that_are_finite() -> None:
-    assert remarks(made()) == remarks(made(output_nonfinite=3)) == []  # a verdict says so of its precision
 
 
 def test_a_sentence_is_said_once_of_all_that_it_is_true_of() -> None:

@@ -55,15 +55,6 @@ def test_decoupled_weight_decay_below_half_a_unit_moves_no_weight(dtype, kind, w
             assert not bool((parameter == before).any())
 
 
-def test_weight_decay_that_joins_the_gradient_or_a_fused_step_is_not_judged():
-    parameter = stored(torch.ones(3), "bf16")
-    joined = torch.optim.SGD([parameter], lr=1e-2, weight_decay=1e-4)
-    plain = torch.optim.Adam([parameter], lr=1e-2, weight_decay=1e-4)
-    fused = torch.optim.AdamW([parameter], lr=1e-2, weight_decay=1e-4, fused=True)
-    without = torch.optim.AdamW([parameter], lr=1e-2, weight_decay=0)
-    assert not any(Arithmetic.DECAY in told(parameter, one, "bf16") for one in (joined, plain, fused, without))
-
-
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
@@ -90,15 +81,6 @@ def test_a_mean_of_squares_that_is_told_not_to_decay_never_does(dtype, kind, way
         assert (Arithmetic.SQUARES in told(parameter, optimizer, dtype)) == stuck
 
 
-def test_adam_s_default_only_grows_in_bf16_and_decays_in_fp16():
-    parameter = stored(torch.ones(3), "bf16")
-    optimizer = torch.optim.AdamW([parameter])
-    assert Arithmetic.SQUARES in told(parameter, optimizer, "bf16")
-    assert Arithmetic.SQUARES not in told(parameter, optimizer, "fp16")
-    facts = {"falls": pytest.approx(0.001), "decay": "betas[1]", "power": 9}
-    assert told(parameter, optimizer, "bf16")[Arithmetic.SQUARES] == facts
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RMSprop"])
 def test_squares_of_small_gradients_are_zero_in_fp16_and_with_an_eps_that_is_zero_weights_are_lost(kind, way):
@@ -121,14 +103,6 @@ def test_squares_of_small_gradients_are_zero_in_fp16_and_with_an_eps_that_is_zer
         ]
         assert code == (Arithmetic.INFINITE if lost else Arithmetic.DIVIDED)
         assert (facts["border"], facts["power"]) == (pytest.approx(border), 25)
-
-
-def test_the_default_eps_is_zero_in_fp16_alone():
-    assert torch.tensor(1e-8).half().item() == 0
-    parameter = stored(torch.ones(3), "bf16")
-    assert Arithmetic.INFINITE in told(parameter, torch.optim.AdamW([parameter]), "fp16")
-    bf16 = told(parameter, torch.optim.AdamW([parameter]), "bf16")
-    assert bf16.keys().isdisjoint({Arithmetic.INFINITE, Arithmetic.DIVIDED})
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.01])

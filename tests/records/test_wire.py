@@ -1,7 +1,6 @@
 """Lines between driver, server and worker, and the channel in this very process."""
 
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
@@ -49,13 +48,6 @@ def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: floa
             message="the measurement cannot be stored: round.samples[0][0] is not a finite number",
         ),
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [object(), "a"])
-def test_what_is_no_number_at_all_is_a_failure_too(value: object) -> None:
-    failure = answer(make_round(CASE, items_per_step=value), ASKED).failure
-    assert failure is not None
-    assert failure.message.startswith("the measurement cannot be stored: ")
 
 
 def test_bytes_that_nobody_could_decode_are_escaped() -> None:
@@ -129,18 +121,6 @@ def test_whatever_a_network_raises_in_this_process_is_its_failure(
     assert failure.cause == "exception"
     assert failure.message.startswith(f"{message} (odd.py, line ")
     assert "odd.py" in failure.frames[-1]
-
-
-def test_a_workload_that_exits_this_process_when_built_is_a_problem(ask: Callable[..., Reply]) -> None:
-    found = ask("leaves when built", "describe")
-    assert found.problem == "workload odd.py:net cannot be built: SystemExit: no weights here"
-
-
-@pytest.mark.usefixtures("heeding_interrupts")
-def test_ctrl_c_in_this_process_ends_what_is_measured(ask: Callable[..., Reply]) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        ask("ctrl-c")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_network_that_forks_in_this_process_and_returns_twice_gives_one_reply(

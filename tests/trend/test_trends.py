@@ -2,26 +2,21 @@
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.convert import read_source, write_runs
-from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
-from ampbench.records.case import Case, DeviceDescription, Environment
+from ampbench.errors import NothingToRunError, StoreError
+from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
-from ampbench.records.run import Arm, Entry, Imported
+from ampbench.records.run import Entry, Imported
 from ampbench.trend import SHORTEST, Change, Point, Rule, Series, Trend, find_steps, make_trend
-from ampbench.trend.show import notes, size, summary, what
+from ampbench.trend.show import notes, summary, what
 from ampbench.trend.values import Gap, Lack, read_runs, tracked
-from tests.convert import asv_results
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 pytest.importorskip("asv.step_detect")
@@ -115,22 +110,6 @@ def test_a_time_of_zero_is_none(folder: Folder) -> None:
     assert [point.value is None for point in points] == [day == 3 for day in range(6)]
 
 
-def test_accelerators_are_apart_by_their_names(folder: Folder) -> None:
-    case = make_case(device="cuda")
-    for name in ("H200", "L4"):
-        gpu = DeviceDescription(type="cuda", available=True, name=name)
-        folder.run(*timed(case, 1e-3), cases=(case,), environment=environment(devices=[gpu]))
-    assert {place.device_name for place in folder.trend().places} == {"H200", "L4"}
-
-
-def test_settings_of_an_arm_and_versions_of_a_workload_make_series_of_their_own(folder: Folder) -> None:
-    folder.run()
-    arm = Arm(session="s", name="candidate", settings={"GLIBC_TUNABLES": "x"})
-    folder.run(arm=arm)
-    folder.run(cases=(make_case(version=2),))
-    assert [len(one.measured) for one in folder.trend().series] == [1, 1, 1]
-
-
 def test_over_versions_of_torch_the_commit_is_the_newest_that_has_several_of_them(folder: Folder) -> None:
     """What a commit did is not blamed on the version of torch that it was, for the most part, measured with."""
     for day in range(7):
@@ -157,32 +136,11 @@ def test_each_case_is_shown_at_a_commit_that_has_several_versions_of_it(folder: 
     assert found == {"fp32": ("a", ["2.14.0", "2.15.0"]), "bf16_autocast": ("b", ["2.13.0", "2.15.0"])}
 
 
-def test_another_torch_is_another_line_over_commits(folder: Folder) -> None:
-    for version in ("2.14.0", "2.15.0", "2.15.0+cpu"):
-        folder.run(torch=version, commit="a" * 40)
-    assert len(folder.trend("commit").series) == 3
-
-
 def test_commits_stand_in_their_order_whenever_they_were_measured_and_dirty_ones_follow(folder: Folder) -> None:
     for commit, time in (("b", "02"), ("c", "03"), ("a", "01")):
         folder.run(commit=commit * 40, committed_at=f"2025-01-{time}T00:00:00+00:00")
     folder.run(commit="a" * 40 + "-dirty")
     assert labels(only(folder.trend("commit"))) == ["a" * 7, "a" * 7 + "-dirty", "b" * 7, "c" * 7]
-
-
-def test_a_commit_without_a_time_stands_where_it_was_first_measured(folder: Folder) -> None:
-    folder.run(commit="b" * 40)
-    folder.run(commit="a" * 40)
-    assert labels(only(folder.trend("commit"))) == ["b" * 7, "a" * 7]
-
-
-def test_runs_without_an_x_are_counted(folder: Folder) -> None:
-    folder.run(commit="a" * 40)
-    folder.run(torch="")
-    folder.run()
-    folder.run(torch="nightly")
-    assert folder.trend("commit").left_out == 3
-    assert folder.trend().left_out == 2
 
 
 def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: Folder) -> None:
@@ -192,15 +150,6 @@ def test_a_point_is_the_median_of_its_runs_and_never_pools_their_rounds(folder: 
     assert point.value == pytest.approx(1.1e-3)
     assert len(point.each) == 3
     assert [run.value for run in point.each] == pytest.approx([1e-3, 2e-3, 1.1e-3])
-
-
-def test_each_run_keeps_its_own_interval(folder: Folder) -> None:
-    folder.run(*timed(FP32, 1e-3, spread=0.001))
-    folder.run(*timed(FP32, 2e-3, spread=0.05))
-    both = only(folder.trend()).points[0]
-    assert (ids(both), both.value) == (["run001", "run002"], pytest.approx(1.5e-3, rel=1e-2))
-    narrow, wide = both.each
-    assert ends(narrow)[0] < 1e-3 < ends(narrow)[1] < ends(wide)[0] < wide.value < ends(wide)[1]
 
 
 def test_a_failed_a_skipped_and_a_missing_case_are_gaps_that_say_why(folder: Folder) -> None:
@@ -222,12 +171,6 @@ def test_a_little_memory_is_tolerated_until_it_adds_up(folder: Folder) -> None:
     # 1% is tolerated each time, and held against the first value as well: small losses add up
     assert (change.x.label, change.last.label, change.before, change.after) == ("2.15.0", "2.14.0", 100_000, 101_500)
     assert (change.direction, change.ratio, change.low) == ("regressed", pytest.approx(1.015), None)
-
-
-def test_bytes_of_another_counter_are_another_series(folder: Folder) -> None:
-    for source in ("profiler", "allocator"):
-        folder.run(make_memory(FP32, 1000, source), *timed(FP32, 1e-3))
-    assert {one.numbers for one in folder.trend("torch_version", "memory").series} == {"profiler", "allocator"}
 
 
 @pytest.mark.parametrize(("errors", "changes"), [((0.3, 0.39), 0), ((0.3, 0.45), 1), ((3.0, 3.2), 0), ((3.0, 3.4), 1)])
@@ -282,25 +225,6 @@ def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(fo
     change = only_change(folder.trend("torch_version", "floor"))
     assert change.direction == "regressed"
     assert what(change) == ("computes something else: the fp64 output moved by at least 20%; torch 2.14.0 → 2.15.0")
-
-
-def test_another_function_is_told_where_its_error_is_the_same(folder: Folder) -> None:
-    for day, norm in enumerate((5.0, 5.0, 6.0)):
-        found = make_divergence(FP32, output_rel_l2=2e-3, output_floor_rel_l2=1e-3, output_reference_norm=norm)
-        folder.run(found, *timed(FP32, 1e-3), commit=f"{day}" * 40)
-    change = only_change(folder.trend("commit", "floor"))
-    assert (change.x.label, change.direction, size(change)) == ("2" * 7, "regressed", "another function")
-    assert what(change).startswith("computes something else: the fp64 output moved by at least")
-
-
-def test_what_is_no_number_is_worse_than_any_in_the_median_of_a_point(folder: Folder) -> None:
-    for found in (whole(2e-3), whole(4e-3), broken()):
-        folder.run(found, *timed(FP32, 1e-3))
-    assert only(folder.trend("torch_version", "floor")).points[0].value == 4.0
-    folder.run(broken(), *timed(FP32, 1e-3))
-    folder.run(whole(2e-3), *timed(FP32, 1e-3), torch="2.14.0")
-    series = only(folder.trend("torch_version", "floor"))
-    assert [(point.value, len(point.each)) for point in series.points] == [(2.0, 1), (None, 4)]
 
 
 def test_a_slowdown_between_three_versions_is_found_and_explained(folder: Folder) -> None:
@@ -368,12 +292,6 @@ def test_where_half_of_the_cases_changed_that_is_no_shift_of_the_whole_run(folde
     assert trend.shifts == []
 
 
-def test_what_compare_calls_uncertain_or_unchanged_is_no_change_of_a_trend(folder: Folder) -> None:
-    for version, seconds, spread in (("2.14.0", 1e-3, 0.2), ("2.15.0", 1.4e-3, 0.2)):
-        folder.run(*timed(FP32, seconds, spread=spread), torch=version)
-    assert list(only(folder.trend()).changes) == []
-
-
 def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) -> None:
     busy = Fitness(other_share=0.6)
     folder.run(torch="2.13.0")
@@ -428,31 +346,6 @@ def test_asvs_values_are_judged_by_their_intervals_and_stand_apart_from_native_o
     assert list(ours.changes) == []
 
 
-STEP_ALONE = {asv_results.STEP: asv_results.row([2e-3, 1e-3])}
-
-
-def import_asv(folder: Folder) -> None:
-    write_runs(read_source(folder.path / "asv", Counter()), folder.path)
-
-
-def test_a_file_of_asvs_that_grew_since_it_was_imported_is_one_run(folder: Folder) -> None:
-    asv_results.write(folder.path / "asv", STEP_ALONE)
-    import_asv(folder)
-    asv_results.write(folder.path / "asv")
-    trend = folder.trend("commit", "time", "floor")
-    assert [[len(point.each) for point in one.points] for one in trend.series] == [[1]] * 4
-    import_asv(folder)
-    assert len(list((folder.path / "runs").iterdir())) == 2
-    assert list(trend.runs.values()) == list(folder.trend("commit", "time", "floor").runs.values()) == [1]
-
-
-def test_what_asv_leaves_before_its_first_result_is_no_result(folder: Folder) -> None:
-    folder.run()
-    (folder.path / "asv" / "bench").mkdir(parents=True)
-    (folder.path / "asv" / "bench" / "machine.json").write_text("{}")
-    assert len(folder.trend().series) == 1
-
-
 def noisy_days(folder: Folder, days: int, step: int, effect: float) -> None:
     generator = np.random.default_rng(7)
     for day in range(days):
@@ -487,28 +380,10 @@ def steps_of(logs: np.ndarray) -> list[int]:
     return [level[0] for _, level in find_steps(logs, logs, math.log1p(0.02))]
 
 
-@given(st.floats(-5, 5), st.integers(8, 60))
-def test_a_constant_series_has_no_step(level: float, points: int) -> None:
-    assert steps_of(np.full(points, level)) == []
-
-
 def test_steps_are_asvs_and_no_level_is_shorter_than_three_points() -> None:
     assert steps_of(np.array([-8, -6, -14, -8, -3, -8, -6, 618, 410, -4, -9, -3]) / 1e3) == []
     slow = np.repeat([0.0, 0.5, 0.0], [15, 10, 15]) + np.random.default_rng(1).normal(0, 0.01, 40)
     assert steps_of(slow) == [15, 25]
-
-
-def test_what_the_whole_run_did_is_no_step_of_a_series() -> None:
-    logs = np.repeat([0.0, 0.3], 20) + np.random.default_rng(0).normal(0, 0.002, 40)
-    assert steps_of(logs) == [20]
-    assert find_steps(logs, logs - np.repeat([0.0, 0.3], 20), math.log1p(0.02)) == []
-
-
-def test_metrics_go_by_short_names() -> None:
-    assert [one.name for one in tracked()] == ["time", "memory", "floor", "gradients"]
-    assert [metric.column.name for metric in tracked(["memory", "memory"])] == ["peak_memory_bytes"]
-    with pytest.raises(UnknownNameError, match="did you mean memory"):
-        tracked(["memry"])
 
 
 def read_ids(sources: list[Any], results: Path) -> list[str]:
