@@ -55,11 +55,10 @@ class Share:
     def begin(self) -> int:
         """Make the tables of the cases that lack a turn, and return the number of these turns."""
         tables: dict[Table, list[str]] = {}
-        lacking = {case_id: len(turns) for case_id in self.cases if (turns := self.missing(case_id))}
-        for case_id in lacking:
+        for case_id in filter(self.missing, self.cases):
             tables.setdefault(table_of(self.cases[case_id]), []).append(case_id)
         self.left = list(tables.values())
-        return sum(lacking.values())
+        return sum(len(self.missing(case_id)) for case_id in self.cases)
 
     def take(self, lanes: int) -> list[list[str]]:
         """Return the next piece of one of `lanes`: its equal part of the tables left, with one more lane to join.
@@ -170,18 +169,15 @@ class FleetSession:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
-            if ended != "complete":
-                self.cluster.close()
+            self.cluster.close()  # its servers end with their lanes
             deadline = time.monotonic() + ENDING_SECONDS
             for thread in self._threads:
                 thread.join(max(deadline - time.monotonic(), 0.0))
-            if ended == "complete":
-                self.cluster.close()
-            with self._changed:
-                for writer in [lane.writer for lane in self.lanes.values() if lane.writer is not None]:
-                    with writer:
+            for lane in self.lanes.values():
+                if lane.writer is not None:
+                    with self._changed, lane.writer:
                         if ended:
-                            writer.append(Footer(ended=ended, finished_at=session.now()))
+                            lane.writer.append(Footer(ended=ended, finished_at=session.now()))
         return ended
 
     def _goes_on(self) -> bool:

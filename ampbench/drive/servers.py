@@ -247,14 +247,14 @@ ONLY = ""
 class Pool:
     """Servers, one for each lane: opened, replaced after a kill, and closed in this one place.
 
-    `lanes` are the functions that open them, called on first use. The request of a killed worker is repeated on a new
-    server: the kernel kills where memory runs out, a person by hand, and neither blames the case. All end with the
-    context.
+    `lanes` are the functions that open them, called on first use, `opened` those that are open already. The request of
+    a killed worker is repeated on a new server: the kernel kills where memory runs out, a person by hand, and neither
+    blames the case. All end with the context.
     """
 
-    def __init__(self, lanes: Mapping[str, OpenChannel]):
+    def __init__(self, lanes: Mapping[str, OpenChannel], opened: Mapping[str, Channel] = MappingProxyType({})):
         self._lanes = dict(lanes)
-        self._channels: dict[str, Channel] = {}
+        self._channels = dict(opened)
 
     def __enter__(self) -> Self:
         return self
@@ -279,6 +279,10 @@ class Pool:
         if was_killed(reply):
             reply = self._served(msgspec.structs.replace(request, fresh=True), lane)
         return reply
+
+    def take(self, lane: str = ONLY) -> Channel | None:
+        """Return the open server of a lane, which is no longer the pool's; None without one."""
+        return self._channels.pop(lane, None)
 
     def close(self, *lanes: str) -> None:
         """End the servers of `lanes` (none: of all), together; the next request opens a new one."""

@@ -15,7 +15,7 @@ from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.fitness import available_kib
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
 from ampbench.drive.rounds import OpenCases, Part, Schedule, TurnKey, Watch, budgeted, drive, make_schedule, take_shard
-from ampbench.drive.servers import Channel, InProcess, OpenChannel, ServerChannel, ask_environment
+from ampbench.drive.servers import ONLY, Channel, InProcess, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.labels import few
@@ -63,7 +63,7 @@ class Scheduled(Prepared):
 class Opened:
     """A first server, the environment that it reports, and a function that opens servers, this one first.
 
-    `begun` are servers that started with it.
+    A killed first server is replaced. `begun` are servers that started with it.
     """
 
     channel: Channel
@@ -81,15 +81,20 @@ def opened_first(
     `together` servers start if possible, and `meanwhile` is called as they do, unless `open_new` waits. Raises
     `NothingToRunError` where the first cannot start.
     """
-    first = open_new()
-    opened, waiting = [first], [first]
+    opened: list[Channel] = []
+
+    def open_next() -> Channel:
+        opened.append(open_new())
+        return opened[-1]
+
+    pool, begun = Pool({ONLY: open_next}, {ONLY: open_next()}), []
     try:
         with contextlib.suppress(NothingToRunError):
             for _ in range(together - 1):
-                opened.append(open_new())
+                begun.append(open_next())
         meanwhile()
-        environment = ask_environment(first, threads)
-        yield Opened(first, environment, lambda: waiting.pop() if waiting else open_new(), opened[1:])
+        environment = ask_environment(pool, threads)
+        yield Opened(pool, environment, lambda: pool.take() or open_new(), begun)
     finally:
         for channel in opened:
             channel.close()

@@ -8,12 +8,12 @@ PYTEST_DONT_REWRITE
 import contextlib
 import dataclasses
 import math
-import time
 import traceback
 from collections.abc import Mapping
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -387,10 +387,10 @@ def time_cell(cell: "Cell", benchmark: Any, limits: Mapping[str, float]) -> Roun
     from ampbench.worker.machine import open_device
     from ampbench.worker.timing import plan_samples, time_build
 
-    started = time.perf_counter()
+    started = perf_counter()
     if benchmark.disabled:
         benchmark.pedantic(cell.step)
-        samples, steps = [time.perf_counter() - started], 1
+        samples, steps = [perf_counter() - started], 1
     else:
         restore = cell.restore if cell.apart else None
         device = open_device(cell.case.device)
@@ -415,6 +415,6 @@ def time_cell(cell: "Cell", benchmark: Any, limits: Mapping[str, float]) -> Roun
         warmup_steps=[1],
         items_per_step=cell.items_per_step,
         weights_digest=cell.weights_digest,
-        seconds=time.perf_counter() - started,
+        seconds=perf_counter() - started,
         finished_at=now(),
     )

@@ -61,10 +61,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to the request with this `number`: exactly one other field is set.
+    """The answer to the request with this `number`: one of `found`, `failure`, `skip` and `problem` is set.
 
     `found` is a record of the task's type `gives`. `problem` is a mistake of the user: a workload that breaks its
-    contract, an unknown op.
+    contract, an unknown op; or the end of a worker that was asked for no case, perhaps `killed`.
     """
 
     number: int = 0
@@ -72,6 +72,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: Failure | None = None
     skip: Skip | None = None
     problem: str | None = None
+    killed: bool = False
 
 
 A = TypeVar("A")
@@ -263,7 +264,8 @@ def end_reply(request: Request, cause: str, message: str, lines: Sequence[str] =
         subject = (
             f"workload {request.source.name} cannot be built" if request.source else "the environment cannot be read"
         )
-        return Reply(problem=bounded(f"{subject}: {cause}: {message}{' | ' + lines[-1] if lines else ''}"))
+        problem = bounded(f"{subject}: {cause}: {message}{' | ' + lines[-1] if lines else ''}")
+        return Reply(problem=problem, killed=cause == KILLED)
     case_id = "" if request.case is None else request.case.case_id
     return Reply(
         failure=Failure(case_id=case_id, stage=request.task, cause=cause, message=bounded(message), frames=list(lines))
@@ -280,7 +282,7 @@ def way_ended(code: int) -> str:
 
 def was_killed(reply: Reply) -> bool:
     """Return whether a worker or its server was killed before it could reply."""
-    return reply.failure is not None and reply.failure.cause == KILLED
+    return reply.killed or (reply.failure is not None and reply.failure.cause == KILLED)
 
 
 def _packed(record: Any) -> msgspec.Raw:

@@ -7,11 +7,11 @@ fake tensors for an absent device.
 
 import contextlib
 import io
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
+from time import perf_counter
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -358,7 +358,7 @@ def run_program(check: str, text: str, device: str) -> Checked:
     """Return the outcome of a check's program `text` on `device`; it needs a process of its own."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     written, problem = io.StringIO(), ""
-    began = time.perf_counter()
+    began = perf_counter()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(written), _on(device):
         warnings.simplefilter("always")
         try:
@@ -382,7 +382,7 @@ def run_program(check: str, text: str, device: str) -> Checked:
         said=[_line(line) for line in written.getvalue().splitlines() if line not in printed][:MOST_LINES],
         warned=list(dict.fromkeys(_line(f"{warning.category.__name__}: {warning.message}") for warning in caught)),
         why=why,
-        seconds=time.perf_counter() - began,
+        seconds=perf_counter() - began,
     )
 
 

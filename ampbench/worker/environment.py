@@ -15,12 +15,11 @@ import shutil
 import socket
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 import numpy as np
@@ -224,7 +223,7 @@ class Sampler:
         self.readings: list[Reading] = []
         self.costs: list[float] = []
         self.ended = ended
-        self._since = time.time()
+        self._since = time()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ampbench telemetry", daemon=True)
 
@@ -465,14 +464,14 @@ def _timed(dtype: torch.dtype) -> tuple[float, float]:
     """Return the seconds of one matrix product and of one convolution with its gradients."""
     factor = torch.ones(256, 256, dtype=dtype)
     images, kernel = torch.ones(1, 16, 14, 14, dtype=dtype), torch.ones(16, 16, 3, 3, dtype=dtype)
-    began = time.perf_counter()
+    began = perf_counter()
     factor @ factor
-    between = time.perf_counter()
+    between = perf_counter()
     output = torch.conv2d(images, kernel, padding=1)
     torch.ops.aten.convolution_backward(
         output, images, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     )
-    return between - began, time.perf_counter() - between
+    return between - began, perf_counter() - between
 
 
 def _accelerator(type: str) -> DeviceDescription:

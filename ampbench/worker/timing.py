@@ -9,12 +9,11 @@ import math
 import os
 import random
 import resource
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, TypeVar
 
 import torch
@@ -256,9 +255,9 @@ def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], 
         device.synchronize()
     if device.type != "cpu":
         return _Sample(device.seconds(step, count) / count, None, 0.0)
-    waited, began = _own_waits(), time.thread_time()
+    waited, began = _own_waits(), thread_time()
     seconds = device.seconds(step, count)
-    cpu, waits = time.thread_time() - began, _own_waits() - waited
+    cpu, waits = thread_time() - began, _own_waits() - waited
     return _Sample(seconds / count, cpu / count, waits / count)
 
 
@@ -275,7 +274,7 @@ class FitnessWatch:
         self._load = os.getloadavg()[0]
         self._cpu = parse_cpu_times(kernel_text("/proc/stat"))
         self._own = _own_ticks()
-        self._began, self._waits = time.perf_counter(), _waited_seconds()
+        self._began, self._waits = perf_counter(), _waited_seconds()
 
     def seen(self, *, clocked: bool = False) -> Fitness:
         """Return the changes since the watch began, with the clock of a GPU now, unless it was `clocked` meanwhile."""
@@ -286,7 +285,7 @@ class FitnessWatch:
             # some kernels count ticks back
             steal = _share(ticks.steal - self._cpu.steal, total)
             others = _share(ticks.busy - self._cpu.busy - (_own_ticks() - self._own), total)
-        waits, seconds = _waited_seconds(), time.perf_counter() - self._began
+        waits, seconds = _waited_seconds(), perf_counter() - self._began
         waited = None if waits is None or self._waits is None else _share(waits - self._waits, seconds)
         clock = None
         if self._device.type == "cuda" and not clocked:

@@ -6,7 +6,6 @@ does the tasks of every run itself: environment, description, memory, divergence
 
 import contextlib
 import random
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -310,7 +310,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
 
     On a CPU, and in a burst, samples are timed one by one; on an accelerator in windows, with telemetry.
     """
-    started = time.perf_counter()
+    started = perf_counter()
     placement = Placement(random.Random(asked.placement_seed))
     timings: list[Timing] = []
     compile_seconds: float | None = None
@@ -391,7 +391,7 @@ def measure_round(workload: Workload, case: Case, asked: RoundAsked, device: Dev
         steady=all(steady) if steady else None,
         windows=windows or None,
         burst_seconds=min((row.burst_seconds for row in timings if row.burst_seconds is not None), default=None),
-        seconds=time.perf_counter() - started,
+        seconds=perf_counter() - started,
         finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
 

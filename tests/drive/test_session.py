@@ -1,6 +1,9 @@
 """What a session records of the repository, which servers it begins with, and what these import before they fork."""
 
+import os
+import signal
 import subprocess
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -8,9 +11,11 @@ import pytest
 
 from ampbench.drive import session
 from ampbench.drive.planning import check_selection
+from ampbench.drive.servers import ServerChannel
 from ampbench.drive.session import preload_modules
 from ampbench.errors import NothingToRunError
 from ampbench.records.run import Selection, Settings
+from ampbench.worker.server import descendants
 from tests.scripted_channel import Scripted
 
 
@@ -79,5 +84,27 @@ def test_a_second_server_for_which_there_is_no_room_is_done_without() -> None:
         return waiting.pop()
 
     with session.opened_first(start, 1, together=2) as opened:
-        assert (opened.channel, opened.begun) == (first, [])
+        assert (opened.open_channel(), opened.begun) == (first, [])
     assert first.closed == 1
+
+
+@pytest.mark.parametrize("which", ["server", "its worker"])
+def test_what_is_ended_from_outside_while_the_environment_is_asked_for_is_tried_again(which: str) -> None:
+    opened: list[ServerChannel] = []
+
+    def end() -> None:
+        server = opened[0]._process.pid
+        workers: list[int] = []
+        while not workers:  # it is asked for the environment
+            workers = descendants(server)
+        os.kill(server if which == "server" else workers[0], signal.SIGTERM)
+
+    def start() -> ServerChannel:
+        opened.append(ServerChannel())
+        return opened[-1]
+
+    ending = threading.Thread(target=end)
+    with session.opened_first(start, 1, meanwhile=ending.start) as first:
+        ending.join()
+        assert first.environment.threads == 1
+        assert (len(opened), first.open_channel()) == (2, opened[1])
