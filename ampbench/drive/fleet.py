@@ -1,7 +1,6 @@
 """A fleet's session: a lane on each machine of a cluster, a thread that measures there as `ampbench run` does here.
 
-`drive.on_ray` opens the servers of a lane on its machine; plan, schedule and run file are as in any session. Lanes are
-opened as machines appear, and take pieces of work until none is left.
+`drive.on_ray` opens the servers of a lane. Lanes open as machines appear, and take work until none is left.
 """
 
 import itertools
@@ -18,12 +17,11 @@ from msgspec.structs import replace
 
 from ampbench.core.units import counted, format_duration
 from ampbench.drive import session
-from ampbench.drive.rounds import TurnKey, drive, make_schedule
+from ampbench.drive.rounds import TurnKey, drive, make_schedule, turn_of
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError
 from ampbench.records.case import Case, Table, kind_of, table_of
-from ampbench.records.measured import KILLED, Divergence, Failure, Late, MemoryPass, Round, Skip
+from ampbench.records.measured import KILLED, Failure, Skip
 from ampbench.records.run import EACH, Entry, Fleet, Footer, Selection, Settings
-from ampbench.records.wire import DIVERGENCE, LATE, MEMORY, ROUND
 from ampbench.store import RunWriter, StoredRun, new_run_id, read_run
 
 if TYPE_CHECKING:
@@ -36,7 +34,6 @@ WAIT_SECONDS = 120.0
 ENDING_SECONDS = 5.0
 """The time that lanes have to end; those of a cluster that is gone may never."""
 NODE_GONE = "its node died or left the cluster"
-_TASKS: Mapping[type[Entry], str] = {task.gives: task.name for task in (MEMORY, DIVERGENCE, LATE, ROUND)}
 
 
 @dataclass(slots=True)
@@ -52,35 +49,33 @@ class Share:
     done: set[TurnKey] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
 
-    def begin(self) -> int:
-        """Make the tables of the cases that lack a turn, and return the number of these turns."""
+    def __post_init__(self) -> None:
         tables: dict[Table, list[str]] = {}
-        for case_id in filter(self.missing, self.cases):
-            tables.setdefault(table_of(self.cases[case_id]), []).append(case_id)
+        for case_id, case in self.cases.items():
+            tables.setdefault(table_of(case), []).append(case_id)
         self.left = list(tables.values())
-        return sum(len(self.missing(case_id)) for case_id in self.cases)
 
     def take(self, lanes: int) -> list[list[str]]:
         """Return the next piece of one of `lanes`: its equal part of the tables left, with one more lane to join.
 
         Pieces become smaller, so that lanes of different speed end together (guided self-scheduling, Polychronopoulos &
-        Kuck 1987); smaller ones take more time for starts of servers than they save. Without lanes: all tables.
+        Kuck 1987). Without lanes: all tables.
         """
-        count = math.ceil(len(self.left) / (lanes + 1))
-        piece, self.left = self.left[:count], self.left[count:]
-        return piece
+        left = [table for table in self.left if any(map(self.missing, table))]
+        count = math.ceil(len(left) / (lanes + 1))
+        self.left = left[count:]
+        return left[:count]
 
     def give_back(self, piece: Sequence[list[str]]) -> None:
-        """Return the unfinished tables of a piece to the front of `left`."""
-        self.left = [table for table in piece if any(map(self.missing, table))] + self.left
+        """Return the tables of a piece to the front of `left`."""
+        self.left = [*piece, *self.left]
 
     def add(self, entry: Entry) -> None:
         """Record a stored entry."""
         if isinstance(entry, Skip) or (isinstance(entry, Failure) and entry.final):
             self.ended.add(entry.case_id)
-        elif isinstance(entry, MemoryPass | Divergence | Late | Round):
-            key = _TASKS[type(entry)], entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False)
-            self.done.add(key)
+        elif turn := turn_of(entry):
+            self.done.add(turn)
 
     def missing(self, case_id: str) -> list[TurnKey]:
         """Return the turns that a case lacks, in order; [] where it has ended."""
@@ -88,17 +83,14 @@ class Share:
         return [turn for turn in wanted if turn not in self.done]
 
 
-OPENING, IDLE, BUSY, LOST = "opening", "idle", "busy", "lost"
-
-
 @dataclass(slots=True)
 class Lane:
-    """A lane: its place, its state, the time of opening, the reason for a loss; its share, its piece of it, its run."""
+    """A lane, which waits `since` a time until it is `opened`; its share and its piece of it; `why` it was lost."""
 
     place: str
     name: str
     since: float
-    state: str = OPENING
+    opened: bool = False
     why: str = ""
     share: Share | None = None
     piece: Sequence[list[str]] = ()
@@ -148,6 +140,10 @@ class FleetSession:
         """The number of unfinished cases, counted once for each machine that is to measure it."""
         return sum(bool(share.missing(case_id)) for share in self._shares.values() for case_id in share.cases)
 
+    @property
+    def _alive(self) -> list[Lane]:
+        return [lane for lane in self.lanes.values() if not lane.why]
+
     def run(self) -> str:
         """Measure until no lane has work left; return the end, as a session does.
 
@@ -170,9 +166,8 @@ class FleetSession:
                 self._ended = True
                 self._changed.notify_all()
             self.cluster.close()  # its servers end with their lanes
-            deadline = time.monotonic() + ENDING_SECONDS
             for thread in self._threads:
-                thread.join(max(deadline - time.monotonic(), 0.0))
+                thread.join(ENDING_SECONDS / len(self._threads))
             for lane in self.lanes.values():
                 if lane.writer is not None:
                     with self._changed, lane.writer:
@@ -183,39 +178,38 @@ class FleetSession:
     def _goes_on(self) -> bool:
         """Open lanes on new places, lose those whose place is gone; return whether a lane is at work."""
         places, at = self.cluster.places(), self.clock()
-        for lane in self.lanes.values():
+        for lane in self._alive:
             if lane.place not in places:
                 self._lose(lane, NODE_GONE)
         for place, name in places.items():
             if place not in self.lanes:  # nodes of one host and name are numbered
-                taken = {lane.name for lane in self.lanes.values() if lane.state != LOST}
-                names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+                names = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+                taken = {lane.name for lane in self._alive}
                 lane = self.lanes[place] = Lane(place, next(name for name in names if name not in taken), since=at)
                 self._threads.append(threading.Thread(target=self._serve, args=[lane], daemon=True))
                 self._threads[-1].start()
-        lanes = self.lanes.values()
-        busy = any(lane.state == BUSY or (lane.state == IDLE and lane.share and lane.share.left) for lane in lanes)
-        for lane in lanes:
-            if not busy and lane.state == OPENING and at - lane.since > WAIT_SECONDS:
+        opening = [lane for lane in self._alive if not lane.opened]
+        busy = any(lane.opened and (not lane.share or lane.piece or lane.share.left) for lane in self._alive)
+        for lane in opening:
+            if not busy and at - lane.since > WAIT_SECONDS:
                 self._lose(lane, f"it did not become free within {WAIT_SECONDS:.0f} s")
-        return self._problem is None and (busy or any(lane.state == OPENING for lane in lanes))
+        return self._problem is None and (busy or any(not lane.why for lane in opening))
 
     def _serve(self, lane: Lane) -> None:
         """Measure on a lane until its share has nothing left; the thread of a lane."""
         try:
             limit = self.cluster.open(lane.place)
             settings = replace(self.settings, memory_limit_bytes=self.settings.memory_limit_bytes or limit)
-            with self._changed:
-                lane.state = lane.state if lane.state == LOST else BUSY
+            lane.opened = True
             opens = partial(self.cluster.channel, lane.place)
             with session.prepare(self.selection, settings, open_server=opens) as prepared:
                 session.require_work(prepared)
-                settings = prepared.settings
                 with self._changed:
                     share = lane.share = self._begin(lane, prepared)
                 while piece := self._next(lane, share):
                     plan = [planned for planned in prepared.plan if planned.case.case_id in piece]
-                    schedule, write = make_schedule(plan, settings, share.done), partial(self._measured, lane, share)
+                    settings, write = prepared.settings, partial(self._measured, lane, share)
+                    schedule = make_schedule(plan, settings, share.done)
                     drive(schedule, settings, prepared.open_channel, write, lambda _: None, first_server=lane.servers)
         except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
             with self._changed:
@@ -229,17 +223,16 @@ class FleetSession:
         """Begin, or continue, the run of a lane; return its share, with the skipped cases stored."""
         kind, alone = kind_of(prepared.environment), self.fleet.on == EACH
         for lost in self.lanes.values():  # its node has come back
-            if lost.state == LOST and lost.name == lane.name and lost.writer is not None:
+            if lost.why and lost.name == lane.name and lost.writer is not None:
                 lost.writer.close()
                 self._earlier[lane.name], lost.writer = read_run(lost.writer.path), None
-        before = self._earlier.get(lane.name)
-        if before is not None and kind_of(before.header.environment) == kind:
-            lane.writer, before = RunWriter.reopen(before.path)
+        alike = {name: run for name, run in self._earlier.items() if kind_of(run.header.environment) == kind}
+        if lane.name in alike:
+            lane.writer, before = RunWriter.reopen(alike[lane.name].path)
             lane.servers = 1 + max((known.server for known in before.rounds), default=-1)
         else:
-            header = session.new_header(
-                self.selection, prepared.settings, prepared.environment, prepared.plan, self.label, self.command
-            )
+            where = prepared.settings, prepared.environment, prepared.plan
+            header = session.new_header(self.selection, *where, self.label, self.command)
             run = f"{new_run_id(lane.name).rpartition('-')[0]}-{self.fleet.id}"
             fleet = replace(self.fleet, lane=lane.name)
             lane.writer = RunWriter.create(self.results, replace(header, run=run, fleet=fleet))
@@ -248,28 +241,23 @@ class FleetSession:
             wanted: dict[str, list[TurnKey]] = {}
             for turn in (turn for leg in prepared.schedule for turns in leg for turn in turns if not turn.control):
                 wanted.setdefault(turn.planned.case.case_id, []).append(turn.key)
-            cases = {planned.case.case_id: planned.case for planned in prepared.plan}
-            share = self._shares[key] = Share(cases, wanted)
-            for name, stored in self._earlier.items():
-                if kind_of(stored.header.environment) == kind and (name == lane.name or not alone):
-                    for entry in stored.entries():
-                        share.add(entry)
+            share = self._shares[key] = Share({planned.case.case_id: planned.case for planned in prepared.plan}, wanted)
+            for run in [run for name, run in alike.items() if name == lane.name or not alone]:
+                for entry in run.entries():
+                    share.add(entry)
             skips = [skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in share.ended]
             lane.store(share, *skips, of=[skip.case_id for skip in skips])
             share.ended |= {skip.case_id for skip in skips}
-            self.total += share.begin()
+            self.total += sum(len(share.missing(case_id)) for case_id in share.cases)
         return share
 
     def _next(self, lane: Lane, share: Share) -> list[str]:
         """Return the next piece of a lane; without one, wait for tables of lost lanes; [] at the end of the fleet."""
         with self._changed:
             lane.piece = ()
-            while not self._ended and lane.state != LOST:
-                lanes = sum(known.state != LOST for known in self.lanes.values()) if self.fleet.on != EACH else 0
-                lane.piece = share.take(lanes)
-                piece = [case_id for table in lane.piece for case_id in table if case_id not in share.ended]
-                lane.state = BUSY if piece else IDLE
-                if piece:
+            while not (self._ended or lane.why):
+                lane.piece = share.take(0 if self.fleet.on == EACH else len(self._alive))
+                if piece := [case_id for table in lane.piece for case_id in table if case_id not in share.ended]:
                     lane.store(share, of=piece)
                     return piece
                 self._changed.notify_all()
@@ -279,7 +267,7 @@ class FleetSession:
     def _measured(self, lane: Lane, share: Share, entry: Entry) -> None:
         """Store an entry that a lane measured; raise `NothingToRunError` where the lane is lost, or the fleet ended."""
         with self._changed:
-            if self._ended or lane.state == LOST:
+            if self._ended or lane.why:
                 raise NothingToRunError(lane.why)
             lane.store(share, entry)
             if isinstance(entry, Failure | Skip):
@@ -288,16 +276,15 @@ class FleetSession:
                 self.done += not getattr(entry, "control", False)
             share.add(entry)
             lane.servers = max(lane.servers, 1 + getattr(entry, "server", -1))
-            lanes = counted(sum(lane.state != LOST for lane in self.lanes.values()), "lane")
             seconds = (self.clock() - self._began) * (self.total - self.done) / max(self.done, 1)
             left = f", about {format_duration(seconds)} left" if self.done else ""
-            self.watch(f"{lanes}; {self.done:,} of {self.total:,} turns{left}", entry)
+            self.watch(f"{counted(len(self._alive), 'lane')}; {self.done:,} of {self.total:,} turns{left}", entry)
 
     def _lose(self, lane: Lane, why: str) -> None:
         """Mark a lane as lost; idle lanes of its share continue with its tables."""
-        if lane.state == LOST or self._ended:
+        if lane.why or self._ended:
             return
-        lane.state, lane.why = LOST, why
+        lane.why = why
         self.tell(f"{lane.name}: lost: {why}")
         if lane.share is not None:
             lane.share.give_back(lane.piece)
@@ -307,11 +294,10 @@ class FleetSession:
         """Store a failure for each case that no lane can measure any more; `NothingToRunError` if none was opened."""
         if not self._shares:
             reasons = "; ".join(f"{lane.name}: {lane.why}" for lane in self.lanes.values())
-            raise NothingToRunError(f"no machine of the cluster can measure: {reasons or 'there is none'}")
+            raise NothingToRunError(f"no machine of the cluster can measure: {reasons or 'no node has a CPU to give'}")
         for lane in self.lanes.values():
-            if (share := lane.share) is None or lane.state != LOST or lane.writer is None:
-                continue
-            turns = [missing[0] for table in share.left for case_id in table if (missing := share.missing(case_id))]
-            message, share.left = f"{lane.name} was lost: {lane.why}", []
-            failures = [Failure(case_id=of, stage=task, cause=KILLED, message=message) for task, of, *_ in turns]
-            lane.store(share, *failures, of=[failure.case_id for failure in failures])
+            if lane.why and (share := lane.share) is not None and lane.writer is not None:
+                turns = [turns[0] for table in share.left for case_id in table if (turns := share.missing(case_id))]
+                message, share.left = f"{lane.name} was lost: {lane.why}", []
+                failures = [Failure(case_id=of, stage=task, cause=KILLED, message=message) for task, of, *_ in turns]
+                lane.store(share, *failures, of=[failure.case_id for failure in failures])

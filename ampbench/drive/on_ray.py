@@ -1,18 +1,19 @@
 """Ray as the cluster of a fleet: a lane is an actor with a node to itself.
 
-Ray places actors, reports their deaths, and carries requests and replies; it measures nothing. An actor only opens
-servers on its node, with the ampbench and the environment of the node.
+Ray carries requests and replies; an actor opens servers on its node, with the ampbench and environment of the node.
 """
 
 import contextlib
-import functools
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,10 @@ from ampbench.records.wire import Reply, Request, read_reply, read_request, read
 
 SET_BY_RAY = ["OMP_NUM_THREADS", *VISIBLE_DEVICES]
 """Variables that Ray sets for an actor's CPUs and devices, and that a local run would not have."""
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 20
 """The time limit for an answer of a cluster's head; Ray alone tries for 14 minutes, deaf to Ctrl-C."""
 GONE_SECONDS = 40.0
 """The silence of a cluster's head that ends its fleet: after 60 s Ray ends this process in any case."""
-LEFT_BEHIND = (".git", ".venv", "results", "__pycache__")
-"""Parts of the current folder that are not sent with a user's file."""
 
 
 def _node_class() -> type:
@@ -77,9 +76,8 @@ def _node_class() -> type:
 class NodeChannel:
     """A server on the node of a place; files of the current folder are those of the copy there."""
 
-    def __init__(self, cluster: "RayCluster", place: str, preload: list[str]):
-        self._ask = functools.partial(cluster.ask, place)
-        self._number = self._ask("open", preload)
+    def __init__(self, ask: Callable[..., Any], preload: list[str]):
+        self._ask, self._number = ask, ask("open", preload)
 
     def serve(self, request: Request) -> Reply:
         """Return the reply to `request`; raises `NothingToRunError` where the node is lost."""
@@ -98,8 +96,7 @@ class NodeChannel:
 class RayCluster:
     """A Ray cluster: its nodes, on which a fleet opens lanes.
 
-    With `files`, the current folder is sent to the nodes, which import users' workloads from it. Raises
-    `NothingToRunError` where no head answers within `ANSWER_SECONDS`, or no node has a CPU.
+    `files` sends the current folder to the nodes. Raises `NothingToRunError` where no head answers in `ANSWER_SECONDS`.
     """
 
     def __init__(self, address: str, *, files: bool):
@@ -107,25 +104,22 @@ class RayCluster:
         self._resources: dict[str, dict[str, float]] = {}
         self._places: dict[str, str] = {}
         self._heard, self._gone = time.monotonic(), False
-        environment = {"working_dir": str(Path.cwd()), "excludes": list(LEFT_BEHIND)} if files else {}
+        left_behind = [".git", ".venv", "results", "__pycache__"]
+        environment = {"working_dir": str(Path.cwd()), "excludes": left_behind} if files else {}
         auto_init_hook.enable_auto_connect = False  # a lane whose cluster is closed must not join another
+        if not re.fullmatch(r"auto|.+:\d+", address):
+            raise UsageError(f"--ray {address!r}: expected auto, or host:port of the cluster's head")
         dialled, handlers = address, {number: signal.getsignal(number) for number in ENDING}
         try:
-            if address != "auto":
-                _host_and_port(address)
             dialled = canonicalize_bootstrap_address(address) or address
             _require_head(address, dialled)
             ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
-            head = address if dialled == address else f"{address}, which Ray dials as {dialled}"
-            how = "start one with ray start --head (docs/fleet.md)"
-            raise NothingToRunError(f"no Ray cluster at {head}: {bounded(in_one_line(error), 200)}; {how}") from None
+            why = f"{bounded(in_one_line(error), 200)}; start one with ray start --head (docs/fleet.md)"
+            raise NothingToRunError(f"--ray {address}: no Ray cluster at {dialled}: {why}") from None
         for number, handler in handlers.items():  # Ray sets its own, in Python and below it
             signal.signal(number, handler)
-        self._head = _host_and_port(ray.get_runtime_context().gcs_address)
-        if not self.places():
-            ray.shutdown()
-            raise NothingToRunError("no node has a CPU that Ray may give")
+        self._head = ray.get_runtime_context().gcs_address
 
     def places(self) -> dict[str, str]:
         """Return the nodes of the cluster, id and name; while the head is silent, the last known ones.
@@ -133,13 +127,11 @@ class RayCluster:
         Raises `NothingToRunError` where the head has been silent for too long.
         """
         try:  # Ray's own calls would wait for it
-            socket.create_connection(self._head, timeout=1.0).close()
+            _dial(self._head, 1.0)
         except OSError as error:
             if (silent := time.monotonic() - self._heard) >= GONE_SECONDS:
-                self._gone, head = True, "{}:{}".format(*self._head)
-                raise NothingToRunError(
-                    f"the cluster's head {head} has not answered for {silent:.0f} s: {error}"
-                ) from None
+                self._gone, why = True, f"has not answered for {silent:.0f} s: {error}"
+                raise NothingToRunError(f"the cluster's head {self._head} {why}") from None
             return self._places
         self._heard, places = time.monotonic(), {}
         for node in ray.nodes():
@@ -155,12 +147,9 @@ class RayCluster:
 
         Raises `NothingToRunError` where the node cannot measure, is lost, or the cluster is closed.
         """
-        cpus, devices = (self._resources[place].get(kind, 0) for kind in ("CPU", "GPU"))
-        on_node = {"ray.io/node-id": place}
-        actor_class = ray.remote(_node_class()).options(
-            num_cpus=cpus, num_gpus=devices, label_selector=on_node, max_restarts=0, max_task_retries=0
-        )
-        self._actors[place] = actor_class.remote(SET_BY_RAY)
+        whole = {f"num_{kind.lower()}s": self._resources[place].get(kind, 0) for kind in ("CPU", "GPU")}
+        node_class = ray.remote(**whole, label_selector={"ray.io/node-id": place}, max_restarts=0)(_node_class())
+        self._actors[place] = node_class.remote(SET_BY_RAY)
         ready, memory_limit = self.ask(place, "ready")
         if ready != ready_line():
             raise NothingToRunError("it has another ampbench than the driver, whose versions must be the same")
@@ -180,7 +169,7 @@ class RayCluster:
 
     def channel(self, place: str, preload: list[str]) -> NodeChannel:
         """Return a new server on the node of a place."""
-        return NodeChannel(self, place, preload)
+        return NodeChannel(partial(self.ask, place), preload)
 
     def close(self) -> None:
         """End all actors, and leave the cluster; without its head, they end by themselves."""
@@ -193,20 +182,16 @@ class RayCluster:
 
 def _require_head(address: str, dialled: str) -> None:
     """Raise `OSError` unless a process can join the cluster at an address, which Ray dials as `dialled`."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    socket.create_connection(_host_and_port(dialled), timeout=ANSWER_SECONDS / 2).close()
-    join = [sys.executable, "-c", "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)", address]
-    try:
-        joined = subprocess.run(join, capture_output=True, text=True, timeout=deadline - time.monotonic(), check=False)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"no answer within {ANSWER_SECONDS:.0f} s") from None
+    _dial(dialled, ANSWER_SECONDS / 2)
+    join = f"import ray, signal, sys; signal.alarm({ANSWER_SECONDS}); ray.init(sys.argv[1], log_to_driver=False)"
+    joined = subprocess.run([sys.executable, "-c", join, address], capture_output=True, text=True, check=False)
+    if joined.returncode == -signal.SIGALRM:
+        raise TimeoutError(f"no answer within {ANSWER_SECONDS} s")
     if joined.returncode:
         raise ConnectionError((joined.stderr.strip().splitlines() or ["it ended"])[-1])
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of host:port; raises `UsageError` for anything else."""
+def _dial(address: str, seconds: float) -> None:
+    """Raise `OSError` unless something accepts a connection at host:port in time."""
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        raise UsageError(f"--ray {address!r}: expected auto, or host:port of the cluster's head")
-    return host.strip("[]"), int(port)
+    socket.create_connection((host.strip("[]"), port), timeout=seconds).close()

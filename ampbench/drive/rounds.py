@@ -38,6 +38,13 @@ from ampbench.store import CannotBeError
 
 TurnKey = tuple[str, str, int, bool]
 """The identity of a turn across sessions: its task's name, case id, round, control."""
+_TASKS: Mapping[type[Entry], str] = {task.gives: task.name for task in (MEMORY, DIVERGENCE, LATE, ROUND)}
+
+
+def turn_of(entry: Any) -> TurnKey | None:
+    """Return the turn of which an entry is the record; None for any other line of a run."""
+    task = _TASKS.get(type(entry))
+    return task and (task, entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +321,10 @@ def kept(write: Callable[[Entry], None], entry: Entry) -> Entry:
     try:
         write(entry)
     except CannotBeError as error:
-        stages = [task.name for task in (MEMORY, DIVERGENCE, LATE, ROUND) if isinstance(entry, task.gives)]
-        if not stages:
+        if (turn := turn_of(entry)) is None:
             raise
-        entry = error.failure(getattr(entry, "case_id", ""), stages[0])
+        task, case_id, *_ = turn
+        entry = error.failure(case_id, task)
         write(entry)
     return entry
 

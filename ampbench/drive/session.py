@@ -14,14 +14,14 @@ from ampbench import __version__
 from ampbench.core.precisions import BUILT_IN, PRECISIONS
 from ampbench.drive.fitness import available_kib
 from ampbench.drive.planning import Describe, PlannedCase, check_selection, make_plan
-from ampbench.drive.rounds import OpenCases, Part, Schedule, TurnKey, Watch, budgeted, drive, make_schedule, take_shard
+from ampbench.drive.rounds import OpenCases, Part, Schedule, Watch, budgeted, drive, make_schedule, take_shard, turn_of
 from ampbench.drive.servers import ONLY, Channel, InProcess, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import NothingToRunError, UsageError, WorkloadError
 from ampbench.records.case import PHASES, Environment, OwnPrecision, ParameterValue, WorkloadSource, compile_mode
 from ampbench.records.labels import few
 from ampbench.records.measured import Skip
 from ampbench.records.run import DIRTY, SCHEMA, Arm, Footer, Header, Selection, Settings, Shard
-from ampbench.records.wire import DESCRIBE, DIVERGENCE, LATE, MEMORY, ROUND, DescribeAsked, Description, ask
+from ampbench.records.wire import DESCRIBE, DescribeAsked, Description, ask
 from ampbench.store import RunWriter, StoredRun, new_run_id
 from ampbench.workloads.index import LIBRARIES, WORKLOADS, is_users
 
@@ -136,7 +136,9 @@ def prepare(
             plan = [planned for planned in plan if planned.case.case_id in resumed.cases]
         elif part is not None:
             plan, shard = take_shard(plan, part)
-        done = _done(resumed, plan) if resumed else frozenset()
+        if resumed is not None:
+            check_same_cases(resumed, plan)
+        done = set(filter(None, map(turn_of, resumed.entries()))) if resumed else ()
         settings = budgeted(settings, plan)
         yield Scheduled(
             selection=selection,
@@ -280,15 +282,6 @@ def preload_modules(selection: Selection, sources: list[WorkloadSource]) -> list
     families = dict.fromkeys(source.module for source in sources if source.builtin)
     modules += [module for package, module in PRELOADED.items() if package in needed]
     return [*dict.fromkeys([*modules, *(name for row in libraries for name in (row.name, row.module)), *families])]
-
-
-def _done(resumed: StoredRun, plan: list[PlannedCase]) -> frozenset[TurnKey]:
-    """Return the turns that a stored run already has."""
-    check_same_cases(resumed, plan)
-    done: set[TurnKey] = {(ROUND.name, row.case_id, row.round, row.control) for row in resumed.rounds}
-    for task, passes in ((MEMORY, resumed.memory), (DIVERGENCE, resumed.divergence), (LATE, resumed.late)):
-        done |= {(task.name, case_id, 0, False) for case_id in passes}
-    return frozenset(done)
 
 
 def check_same_cases(resumed: StoredRun, plan: list[PlannedCase]) -> None:

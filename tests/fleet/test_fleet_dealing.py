@@ -15,9 +15,7 @@ ROUNDS = 3
 def share_of(tables: int) -> Share:
     cases = [make_case(name, workload=f"w{number}") for number in range(tables) for name in ("fp32", "bf16_pure")]
     wanted = {case.case_id: [("round", case.case_id, number, False) for number in range(ROUNDS)] for case in cases}
-    share = Share({case.case_id: case for case in cases}, wanted)
-    assert share.begin() == 2 * tables * ROUNDS
-    return share
+    return Share({case.case_id: case for case in cases}, wanted)
 
 
 def end(share: Share, case_id: str) -> None:
