@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import PRECISIONS
 from ampbench.pytest_plugin.measuring import present
 from ampbench.records.case import DEVICES
-from ampbench.store import StoredRun, read_run
+from ampbench.records.run import SPREAD, Fleet
+from ampbench.store import StoredRun, gathered, read_run, write_whole
 from ampbench.worker.environment import read_environment
 
 pytest_plugins = ["pytester"]
@@ -516,9 +518,15 @@ def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
     monkeypatch.setenv("COARSE", "0")
     assert run(pytester, CHANGING, "--amp-save=saved").ret == 0
     before = saved(pytester).path
-    same = run(pytester, CHANGING, f"--amp-compare={before}")
-    assert same.ret == 0
-    same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
+    whole = read_run(before)
+    for lane, entries in {"a": whole.entries(), "b": []}.items():
+        fleet = Fleet(id="abc123", lane=lane, on=SPREAD)
+        header = replace(whole.header, run=f"20260131T120000Z-{lane}-abc123", fleet=fleet)
+        write_whole([gathered(Path(), header, entries)], "fleet")
+    for stored in (before, "fleet"):  # the latest lane alone has no case
+        same = run(pytester, CHANGING, f"--amp-compare={stored}")
+        assert same.ret == 0
+        same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
     monkeypatch.setenv("COARSE", "9")
     worse = run(pytester, CHANGING, f"--amp-compare={before}", "--benchmark-quiet")
     assert "side by side" not in "\n".join(worse.outlines)

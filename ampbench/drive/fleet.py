@@ -242,8 +242,8 @@ class FleetSession:
             for turn in (turn for leg in prepared.schedule for turns in leg for turn in turns if not turn.control):
                 wanted.setdefault(turn.planned.case.case_id, []).append(turn.key)
             share = self._shares[key] = Share({planned.case.case_id: planned.case for planned in prepared.plan}, wanted)
-            for run in [run for name, run in alike.items() if name == lane.name or not alone]:
-                for entry in run.entries():
+            for stored in [stored for name, stored in alike.items() if name == lane.name or not alone]:
+                for entry in stored.entries():
                     share.add(entry)
             skips = [skip for skip in session.planned_skips(prepared.plan) if skip.case_id not in share.ended]
             lane.store(share, *skips, of=[skip.case_id for skip in skips])

@@ -43,8 +43,9 @@ _TASKS: Mapping[type[Entry], str] = {task.gives: task.name for task in (MEMORY, 
 
 def turn_of(entry: Any) -> TurnKey | None:
     """Return the turn of which an entry is the record; None for any other line of a run."""
-    task = _TASKS.get(type(entry))
-    return task and (task, entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False))
+    if (task := _TASKS.get(type(entry))) is None:
+        return None
+    return task, entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ from ampbench.show.comparison import comparison_document
 from ampbench.show.results import Screen, sections
 from ampbench.show.rows import judged_error
 from ampbench.show.terminal import document_lines, make_console, print_lines, section_lines
-from ampbench.store import StoredRun, find_run, gathered, read_run, require_writable, write_whole
+from ampbench.store import StoredRun, gathered, read_found, require_writable, write_whole
+from ampbench.store.folder import LATEST
 from ampbench.workloads.index import PRESETS
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def meant(kind: str, value: Any) -> Any:
     if kind == "precision":
         return find_precision(str(value)).name
     if kind == "compare":
-        return read_run(find_run(value, DEFAULT_RESULTS)).path
+        return read_found(LATEST, value) if Path(value).is_dir() else read_found(value, DEFAULT_RESULTS)
     if kind == "save":
         require_writable(value)
         return Path(value)
@@ -171,15 +172,15 @@ class Measured:
         ended = Footer(ended="complete", finished_at=now())
         write_whole([dataclasses.replace(self.run(), footers=[ended])], folder)
 
-    def compare(self, file: Path) -> bool:
-        """Compare memory and errors with the run in `file`; return whether some compare and none is worse.
+    def compare(self, baseline: StoredRun) -> bool:
+        """Compare memory and errors with a stored run; return whether some compare and none is worse.
 
         Times are not compared: within one process that is no more certain than pytest-benchmark's own comparison.
         """
         try:
-            self.compared = Comparison(read_run(file), self.run(), Policy(only=("memory", "accuracy")))
+            self.compared = Comparison(baseline, self.run(), Policy(only=("memory", "accuracy")))
         except AmpbenchError as error:
-            self.compared = f"--amp-compare {file}: {error}"
+            self.compared = f"--amp-compare {baseline.path}: {error}"
             return False
         statuses = {change.status for change in self.compared.gated.findings} - {ChangeStatus.INCOMPARABLE}
         return bool(statuses) and ChangeStatus.REGRESSED not in statuses

@@ -12,7 +12,8 @@ from msgspec import structs
 from ampbench.records.kinds import KEEP_FP32
 from ampbench.records.measured import Failure
 from ampbench.records.run import Footer
-from ampbench.store import list_runs
+from ampbench.store import list_runs, read_run
+from ampbench.studies.keep_fp32 import KeepSearch
 from tests.stored_runs import RUN, make_case, write_run
 from tests.studies.keep_searches import CASE, SPACE, TRIALS, ended, trial
 
@@ -142,3 +143,16 @@ def test_a_module_that_overflows_is_found_by_real_workers(
     (row,) = [row for row in case["tables"]["sets"] if row["found"]]
     assert row["meets_budget"]
     assert row["seconds"] is None or row["seconds"] > 0  # None: the machine was too busy to tell
+
+
+def test_a_search_whose_worker_was_ended_from_outside_goes_on(model: Path, tmp_path: Path, ampbench: Run) -> None:
+    ending = "    def forward(self, x):\n        os.path.exists('calm') or os.kill(os.getpid(), 15)\n"
+    model.write_text("import os" + MODEL.replace("    def forward(self, x):\n", ending))
+    ended = search(ampbench, f"{model}:make", "--precision", "fp16_autocast", "--max-trials", "8")
+    (path,) = list_runs(tmp_path / "results")
+    (failure,) = read_run(path).failures.values()
+    assert (ended.code, failure.cause) == (3, "killed"), ended.err
+    (tmp_path / "calm").touch()
+    resumed = search(ampbench, "--resume", path.stem)
+    assert resumed.code == 0, resumed.err
+    assert read_run(path).of(KeepSearch).keys() == {failure.case_id}
