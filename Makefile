@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept, whatever the shell says: without it half of the time to collect goes into compiling the tests anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-floors test-slow test-all bench size rules defects atlas proof lint types imports environment
+.PHONY: demo test test-floors test-slow test-all bench size rules defects atlas proof asv-trends lint types imports environment
 
 environment: .venv/.installed
 
@@ -67,3 +67,7 @@ atlas: environment
 
 proof: environment
 	$(BIN)/python -m benchmarks.self.outcomes proof.jsonl
+
+# The suite over torch releases, as a site of asv. Each release takes 6 GB, one after the other, and about 10 minutes.
+asv-trends: environment
+	$(BIN)/python -m benchmarks.torch_releases
