@@ -1,6 +1,6 @@
 """asv with torch releases as its x-axis: `make asv-trends`.
 
-asv draws commits. A repository of pins, made in .asv/torch-releases, has a commit and a tag for each torch release, whose
+asv draws commits. A repository of pins, in .asv/torch-releases, has a commit and a tag for each torch release, whose
 requirements pin that release. asv installs them one after the other into one environment (6 GB), runs `NETWORKS` of
 benchmarks/asv where results are missing, and publishes the site. Results are kept in results/asv-torch.
 """
