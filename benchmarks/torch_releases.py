@@ -21,19 +21,16 @@ NETWORKS = "^precisions.(Mlp|SimpleConv|Environment).*"
 """The benchmarks to run, as a regular expression of asv."""
 CONFIGURATION = {
     "version": 1,
-    "project": "ampbench over torch releases",
+    "project": "ampbench",
     "repo": ".",
     "branches": ["main"],
     "benchmark_dir": str(ROOT / "benchmarks" / "asv"),
     "results_dir": str(RESULTS),
-    "env_dir": "env",
-    "html_dir": "html",
     "environment_type": "virtualenv",
     "launch_method": "forkserver",
     "install_timeout": 1800,
     "build_command": [],
     "install_command": ["in-dir={build_dir} python -m pip install --requirement requirements.txt"],
-    "uninstall_command": ["return-code=any python -m pip uninstall --yes ampbench"],
     "pythons": [f"{sys.version_info.major}.{sys.version_info.minor}"],
     "matrix": {"env_nobuild": {"AMPBENCH_DEVICE": os.environ.get("AMPBENCH_DEVICE", "cpu")}},
 }

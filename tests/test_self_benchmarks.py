@@ -7,7 +7,6 @@ from benchmarks.self import load, verdicts
 
 @pytest.mark.slow
 def test_the_stores_benchmarks_run() -> None:
-    assert load.import_seconds(files=3) > 0
     assert load.measure(cases=20)["file bytes"] > 0
     assert load.compare_seconds(cases=20, rounds=4) > 0
     assert load.trend_seconds(runs=3, cases=20) > 0

@@ -32,10 +32,6 @@ def _compare() -> Rows:
     yield "compare two runs of 10,000 cases of 10 rounds of 20 samples", written, "≤ 5 s"
 
 
-def _importing() -> Rows:
-    yield "import 1,000 result files of asv: read, check, write", format_seconds(load.import_seconds()), "≤ 5 s"
-
-
 def _trend() -> Rows:
     yield "trend over 200 runs of 200 cases of 4 rounds of 20 samples", format_seconds(load.trend_seconds()), "≤ 5 s"
 
@@ -47,7 +43,6 @@ PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxy
         "walls": startup.wall_rows,
         "load": _load,
         "compare": _compare,
-        "importing": _importing,
         "trend": _trend,
         "report": report.rows,
         "tracing": tracing.rows,

@@ -1,33 +1,25 @@
-"""How long loading, comparing, following and importing runs takes, with files far larger than real ones."""
+"""How long loading, comparing and following runs takes, with files far larger than real ones."""
 
-import itertools
 import json
-import math
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from ampbench import compare, convert
-from ampbench.convert import asv
-from ampbench.core.precisions import PRECISIONS as EVERY
-from ampbench.records.case import PHASES, Case, Environment
+from ampbench import compare
+from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Divergence, Fitness, MemoryPass, OutputDivergence, ReferenceStep, Round
 from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
 from ampbench.store import RunWriter
-from ampbench.workloads.index import WORKLOADS, class_name
 
 CASES = 100_000
 ROUNDS = 5
 SAMPLES = 20
-SETTLED = 2.1
-"""Seconds after which readers may cache a file: they cache no file that changed within two seconds."""
 BUILDS = 3
 PRECISIONS = ("fp32", "fp16_autocast", "bf16_autocast", "bf16_pure")
 
@@ -52,7 +44,6 @@ def measure(cases: int = CASES) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = write_run(Path(folder), cases)
         size = path.stat().st_size
-        time.sleep(SETTLED)
         answer = subprocess.run([sys.executable, "-c", _LOAD, str(path)], check=True, capture_output=True, text=True)
     loaded = json.loads(answer.stdout)
     if loaded["rows"] != cases:
@@ -159,7 +150,6 @@ def compare_seconds(cases: int = 10_000, rounds: int = 10) -> float:
     """Return the seconds that comparing two files of `cases` cases takes, reading included."""
     with tempfile.TemporaryDirectory() as folder:
         files = [write_run(Path(folder) / side, cases, rounds) for side in ("baseline", "candidate")]
-        time.sleep(SETTLED)
         started = time.perf_counter()
         changes = compare(*files).changes
         passed = time.perf_counter() - started
@@ -173,7 +163,6 @@ def trend_seconds(runs: int = 200, cases: int = 200) -> float:
     """Return the wall time of `ampbench trend --x commit` over as many stored runs, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         write_history(Path(folder), runs, cases)
-        time.sleep(SETTLED)
         started = time.perf_counter()
         command = [sys.executable, "-m", "ampbench", "trend", "--x", "commit", "--results", folder]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -189,50 +178,3 @@ def write_history(results: Path, runs: int, cases: int) -> None:
         factor = 1.05 if number >= runs // 2 else 1.0
         write_run(results, cases, 4, seed=number, factor=factor, run=f"r{number:04}", commit=f"{number:040x}",
                        started_at=f"2026-{1 + number // 28:02}-{1 + number % 28:02}T12:00:00Z")  # fmt: skip
-
-
-_ASV_COLUMNS = ("result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b")
-
-
-def import_seconds(files: int = 1000) -> float:
-    """Return the seconds that importing `files` result files of the default suite on a CPU takes."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, results = Path(folder) / "asv", Path(folder) / "results"
-        write_results(source, files)
-        started = time.perf_counter()
-        convert.write_runs(convert.read_source(source, Counter()), results)
-        return time.perf_counter() - started
-
-
-def write_results(folder: Path, files: int) -> None:
-    """Write the results of `files` commits on one machine: of each case all values, as asv writes them."""
-    generator = np.random.default_rng(0)
-    machine = folder / "bench"
-    machine.mkdir(parents=True)
-    (machine / "machine.json").write_text(json.dumps({"machine": "bench", "cpu": "", "num_cpu": "2", "version": 1}))
-    classes = [class_name(spec) for spec in WORKLOADS.values() if spec.suite]
-    benchmarks = [f"precisions.{name}.{method}" for name in classes for method in asv.METHODS]
-    names = [[repr(name) for name in names] for names in (PHASES, EVERY)]
-    cases = list(itertools.product(*names))
-    skipped = ["tf32" in precision for _, precision in cases]
-    for number in range(files):
-        started = 1_700_000_000_000 + 60_000 * number
-        results = {}
-        for benchmark in benchmarks:
-            values = np.where(skipped, np.nan, generator.lognormal(-7, 0.02, len(cases))).tolist()
-            limits = [None if math.isnan(value) else value for value in values] if "time_" in benchmark else None
-            results[benchmark] = [values, names, "1", started, 60.0, limits, limits]
-        document = {
-            "commit_hash": f"{number:040x}",
-            "env_name": "virtualenv-py3.11-torch2.15.0",
-            "date": started,
-            "params": {"machine": "bench", "python": "3.11"},
-            "python": "3.11",
-            "requirements": {"torch": "2.15.0"},
-            "env_vars": {"AMPBENCH_DEVICE": "cpu"},
-            "result_columns": _ASV_COLUMNS,
-            "results": results,
-            "durations": {},
-            "version": 2,
-        }
-        (machine / f"{number:08x}-virtualenv-py3.11-torch2.15.0.json").write_text(json.dumps(document))
