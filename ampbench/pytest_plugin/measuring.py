@@ -34,7 +34,7 @@ from ampbench.judge.gate import Policy
 from ampbench.records.case import DEVICES, PHASES, DeviceDescription, WorkloadSource
 from ampbench.records.changes import ChangeStatus
 from ampbench.records.measured import MemoryPass, Round
-from ampbench.records.run import Entry, Footer, Selection, Settings
+from ampbench.records.run import LATEST, Entry, Footer, Selection, Settings
 from ampbench.records.wire import DIVERGENCE, MAX_SAMPLES_PER_ROUND, MEMORY
 from ampbench.result import Result
 from ampbench.show.comparison import comparison_document
@@ -42,7 +42,6 @@ from ampbench.show.results import Screen, sections
 from ampbench.show.rows import judged_error
 from ampbench.show.terminal import document_lines, make_console, print_lines, section_lines
 from ampbench.store import StoredRun, gathered, read_found, require_writable, write_whole
-from ampbench.store.folder import LATEST
 from ampbench.workloads.index import PRESETS
 
 if TYPE_CHECKING:
