@@ -1,21 +1,17 @@
 """The late place of a training: where its fp32 steps end, and the divergence there."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
-from msgspec import structs
 
-from ampbench.core.precisions import BASELINE, PRECISIONS
 from ampbench.records.case import Case
 from ampbench.records.measured import Late, Stop
 from ampbench.worker import late
-from ampbench.worker.divergence import References, measure_divergence, measure_late
+from ampbench.worker.divergence import References, measure_late
 from ampbench.worker.machine import Cpu
-from ampbench.worker.step import build_training
 from ampbench.workload import Workload
 
 MakeCase = Callable[..., Case]
@@ -82,37 +78,3 @@ def test_steps_that_fail_leave_the_reason_instead_of_a_place(case: MakeCase) -> 
     found = measured(far, case("fp32", "training"))
     assert (found.stop, found.divergence) == (Stop.FAILED, None)
     assert "not finite" in found.undefined
-
-
-@pytest.mark.parametrize("batches", [1, 3])
-def test_late_numbers_equal_those_of_a_workload_given_weights_and_state_by_hand(case: MakeCase, batches: int) -> None:
-    workload, references = network(batches), References()
-    steps, turn = 20, 20 % batches
-    step = build_training(workload, case("fp32", "training"), Cpu(), precision=PRECISIONS[BASELINE])
-    for _ in range(steps):
-        step.run()
-    by_hand = dataclasses.replace(
-        workload,
-        module=copy.deepcopy(workload.module),
-        inputs=[*workload.inputs[turn:], *workload.inputs[:turn]],
-        targets=[*workload.targets[turn:], *workload.targets[:turn]],
-        optimizer_state=step.optimizer.state_dict(),
-    )
-    by_hand.module.load_state_dict(step.module.state_dict())
-    before = copy.deepcopy(workload.module.state_dict())
-    storages = [tensor.data_ptr() for tensor in workload.module.state_dict().values()]
-    ours, theirs = References(), References()
-    for precision in ("bf16_autocast", "fp16_pure"):
-        row = case(precision, "training")
-        first = measure_divergence(workload, row, Cpu(), references)
-        found = measured(workload, row, ours)
-        assert (found.stop, found.steps, found.batches) == (Stop.PASSES, steps, batches)
-        assert found.divergence is not None
-        assert found.divergence.update is not None
-        expected = measure_divergence(by_hand, row, Cpu(), theirs)
-        assert expected.update is not None
-        assert found.divergence == structs.replace(expected, update=structs.replace(expected.update, steps=steps))
-        assert found.divergence.weights_digest != first.weights_digest
-    after = workload.module.state_dict()
-    assert all(torch.equal(after[name], value) for name, value in before.items())
-    assert [tensor.data_ptr() for tensor in after.values()] == storages

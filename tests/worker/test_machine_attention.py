@@ -13,9 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampbench.core.precisions import FP64, PRECISIONS
-from ampbench.records.case import SDPA, Case, WorkloadSource
-from ampbench.worker import machine
-from ampbench.worker.machine import BACKENDS, Cpu, NoKernelError, precision_flags, sdpa_fixed, unheeded
+from ampbench.records.case import Case, WorkloadSource
+from ampbench.worker.machine import Cpu, NoKernelError, precision_flags, sdpa_fixed, unheeded
 from ampbench.worker.memory import cpu_changes, measure_memory
 from ampbench.worker.sources import build_workload
 from ampbench.worker.worker import Worker
@@ -196,10 +195,3 @@ def test_compiled_code_may_hold_attention_in_parts(case: MakeCase) -> None:
     assert unheeded(planned, {"math": 1, "native": 2}) == ""
     assert "flash" in unheeded(planned, {"flash": 1})
     assert unheeded(replace(planned, sdpa=""), {}) == ""
-
-
-def test_every_backend_of_torch_has_a_name() -> None:
-    known = {one.name for one in BACKENDS.values()}
-    assert known == set(torch.nn.attention.SDPBackend.__members__) - {"ERROR"}
-    assert tuple(BACKENDS) == SDPA
-    assert set(machine._OPS.values()) == {*SDPA, "native"}

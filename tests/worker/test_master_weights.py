@@ -1,7 +1,5 @@
 """Training with fp32 master weights against a loop written out by hand: half gradients, an fp32 optimizer."""
 
-import copy
-import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -16,46 +14,6 @@ from ampbench.workload import Workload
 MakeCase = Callable[..., Case]
 DTYPES = {"bf16_master": torch.bfloat16, "fp16_master": torch.float16}
 MASTERS = list(DTYPES)
-
-
-def written_out(workload: Workload, dtype: torch.dtype, steps: int, scale: float) -> dict[str, torch.Tensor]:
-    """Return the fp32 weights after `steps` steps of an fp32 optimizer that is fed the gradients of a half network."""
-    half = copy.deepcopy(workload.module).to(dtype)
-    weights = {name: value.detach().clone().float() for name, value in workload.module.named_parameters()}
-    optimizer = workload.optimizer(list(weights.values()))
-    for _ in range(steps):
-        half.zero_grad(set_to_none=True)
-        loss = workload.loss(half(workload.inputs.to(dtype)), workload.targets)
-        (loss * scale).backward()
-        for name, value in half.named_parameters():
-            weights[name].grad = value.grad.float() / scale
-        optimizer.step()
-        with torch.no_grad():
-            for name, value in half.named_parameters():
-                value.copy_(weights[name].to(dtype))
-    return weights
-
-
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
-@pytest.mark.parametrize("name", MASTERS)
-def test_updates_are_those_of_an_fp32_optimizer_fed_the_half_gradients(
-    name: str, make: type[torch.optim.Optimizer], case: MakeCase, classifier: Workload
-) -> None:
-    workload = dataclasses.replace(classifier, optimizer=lambda parameters: make(parameters, lr=1e-3))
-    step = build_step(workload, case(name, "training"), Cpu())
-    step.settle_scaler()
-    scale = step.scaler.get_scale() if step.scaler else 1.0
-    for _ in range(3):
-        step.run()
-    expected = written_out(workload, DTYPES[name], 3, scale)
-    stored = step.stored()
-    assert stored.keys() == expected.keys()
-    for key, weight in stored.items():
-        assert weight.dtype is torch.float32
-        assert torch.equal(weight, expected[key])
-    for key, half in step.module.named_parameters():
-        assert half.dtype is DTYPES[name]
-        assert torch.equal(half, stored[key].to(DTYPES[name]))
 
 
 @pytest.mark.parametrize("name", MASTERS)

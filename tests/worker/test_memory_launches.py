@@ -50,10 +50,6 @@ def test_busy_time_is_that_of_microseconds_in_which_anything_ran() -> None:
         assert device_seconds(events) == pytest.approx(len(ticks) * 1e-6)
 
 
-def test_on_a_cpu_it_is_not_defined_and_nothing_runs() -> None:
-    assert busy_of(lambda: pytest.fail("it ran"), Cpu()) is None
-
-
 class Profiler:
     """Stands in for torch's: each step of the device is a kernel of 40 us and, beside it, one of 20 us."""
 

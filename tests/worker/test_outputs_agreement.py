@@ -14,7 +14,7 @@ from ampbench.worker.data import in_batches
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.outputs import needed, state
-from ampbench.worker.sources import build_workload, further_inputs
+from ampbench.worker.sources import further_inputs
 from ampbench.workload import Workload
 from ampbench.workloads import index
 
@@ -96,18 +96,6 @@ def test_data_that_do_not_lie_sample_by_sample_are_no_batches() -> None:
     assert first[0][0].tolist() == first[0][1]["mask"].tolist() == [0, 1]
     assert second[0][0].tolist() == [2, 3]
     assert second[1] is None
-
-
-@pytest.mark.parametrize("name", ["mlp", "roi_head", "decoder_lm", "gru"])
-def test_a_built_in_workload_goes_on_as_a_larger_batch_does(name: str) -> None:
-    pytest.importorskip("torchvision")
-    parameters = dict(index.WORKLOADS[name].preset("tiny")) | {"batch_size": 2}
-    source = index.source(index.WORKLOADS[name])
-    found = further_inputs(source, parameters, 0, 2)
-    whole = build_workload(source, parameters | {"batch_size": 6}, 0)
-    expected = in_batches((whole.inputs, whole.targets), 2)[1:]
-    assert len(found) == 2
-    assert str(found) == str(expected)
 
 
 def test_there_are_no_further_inputs_of_what_a_user_makes_or_of_lists_of_batches() -> None:

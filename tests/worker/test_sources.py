@@ -127,12 +127,6 @@ def test_a_value_of_another_type_than_the_default_is_refused_before_anything_is_
     assert str(caught.value).endswith(f": {said}")
 
 
-@pytest.mark.parametrize("parameters", [{"rate": 2}, {"kind": 3}, {"deep": True}])
-def test_a_whole_number_is_a_number_and_anything_is_text(parameters: dict[str, ParameterValue], tmp_path: Path) -> None:
-    text = "import torch\ndef f(rate=0.5, deep=False, kind='a'): return torch.nn.ReLU(), torch.ones(1)"
-    assert describe_workload(source_of(tmp_path, text, "f"), parameters, 0).parameters.items() >= parameters.items()
-
-
 def test_modules_beside_the_users_file_can_be_imported(tmp_path: Path) -> None:
     (tmp_path / "sibling_module.py").write_text("WIDTH = 6\n")
     text = (

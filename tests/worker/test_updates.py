@@ -220,21 +220,6 @@ def test_sparse_gradients_move_rows(precision: str, make: Callable[..., Any], ca
     assert (found.kept > 0.99) == (precision == "bf16_autocast")
 
 
-def test_frozen_and_shared_parameters_are_counted_as_they_move(case: MakeCase) -> None:
-    torch.manual_seed(0)
-    first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-    second.weight = first.weight
-    first.bias.requires_grad_(requires_grad=False)
-    workload = Workload(
-        module=torch.nn.Sequential(first, second),
-        inputs=torch.randn(4, 8),
-        loss=lambda output: output.square().mean(),
-        optimizer=default_optimizer,
-    )
-    found = update_of(workload, case("bf16_pure", "training"))
-    assert found.moving == 64 + 8
-
-
 class Adapted(torch.nn.Module):
     """A frozen layer kept in bf16, and a small one in fp32 beside it that is trained."""
 
