@@ -195,18 +195,6 @@ def test_an_absent_device_is_traced_on_fake_tensors(
 
 
 @needs_no_cuda
-def test_the_policy_on_fake_tensors_is_that_of_the_absent_device(case: MakeCase) -> None:
-    workload = linear(module=torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Softmax(dim=-1)))
-    outputs = {
-        device: {row.module: row.outputs for row in measure_casts(workload, planned, UNTIMED).trace.modules}
-        for device in ("cpu", "cuda")
-        for planned in [case("bf16_autocast", device=device)]
-    }
-    assert outputs["cpu"]["1"] == ("bf16",)
-    assert outputs["cuda"]["1"] == ("fp32",)
-
-
-@needs_no_cuda
 def test_what_fake_tensors_cannot_do_is_the_cases_failure(
     case: MakeCase, user: Callable[[str], WorkloadSource]
 ) -> None:

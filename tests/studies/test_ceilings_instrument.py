@@ -12,7 +12,7 @@ from ampbench.drive.session import Prepared
 from ampbench.errors import NothingToRunError
 from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CEILINGS
-from ampbench.records.measured import MATMUL, Failure
+from ampbench.records.measured import MATMUL
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.studies import work as working
@@ -79,24 +79,6 @@ def test_without_names_all_that_the_device_has_is_measured_but_fp64() -> None:
         ("conv", "fp16"), ("attention", "fp32"), ("attention", "tf32"), ("attention", "fp16"), ("copy", "fp32"),
         ("copy", "fp16"), ("read", "fp32"),
     ]  # fmt: skip
-
-
-def test_a_worker_that_does_not_live_leaves_the_reason_and_the_others_are_measured(tmp_path: Path) -> None:
-    def dying(request: Request) -> Reply:
-        if asked_in(request).dtype == "fp32":
-            cause = "killed" if asked_in(request).operation == MATMUL else "crash"
-            return Reply(failure=Failure(case_id="", stage="ceilings", cause=cause, message="ended by signal SIGKILL"))
-        return answer(request)
-
-    channel = Scripted(dying)
-    stored = studied(STUDY, tmp_path, channel, ASKED, Settings(threads=2), workloads=[], preset="")
-    assert [found.error for found in stored.every(Ceiling)] == [
-        "killed: ended by signal SIGKILL", "", "crash: ended by signal SIGKILL", ""
-    ]  # fmt: skip
-    assert (stored.ending, stored.every(Ceiling)[0].threads) == ("complete", 2)
-    assert [STUDY.failed(found) for found in stored.every(Ceiling)] == [True, False, True, False]
-    assert lacking(STUDY, stored) == []
-    assert channel.closed == 4  # replaced twice, since it was killed again, at the end, and by the context
 
 
 @pytest.mark.parametrize(

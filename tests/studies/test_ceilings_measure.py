@@ -21,19 +21,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "COPIES", {"cpu": (10, 21)})
 
 
-class OutOfMemory(Cpu):
-    """A CPU on which the second thing timed does not fit."""
-
-    def __init__(self) -> None:
-        self.timed: list[object] = []
-
-    def seconds(self, step: object, count: int) -> float:
-        self.timed.append(step)
-        if len({id(one) for one in self.timed}) > 1:
-            raise torch.OutOfMemoryError("tried to allocate 7 GiB")
-        return 1e-3 * count
-
-
 def planned(*works: int, fail: bool = False) -> list[Task]:
     """Return tasks of a series, each of which does nothing."""
 
@@ -101,11 +88,6 @@ def test_every_size_is_measured_in_every_dtype(operation: str, dtype: str) -> No
     assert found.fitness.load is not None
 
 
-def test_a_device_without_tf32_says_so() -> None:
-    found = measure_ceiling(Cpu(), MATMUL, "tf32", 0.02)
-    assert (found.error, found.attained) == ("cpu has no tf32", [])
-
-
 def test_sizes_stop_growing_where_one_run_would_take_too_long() -> None:
     class Slow(Cpu):
         def seconds(self, step: object, count: int) -> float:
@@ -115,11 +97,6 @@ def test_sizes_stop_growing_where_one_run_would_take_too_long() -> None:
     assert sizes == ["size 10", "size 20"]
     assert note == "one run would take about 100 ms"
     assert grow(planned(10), Slow(), longest=1e-9) == (["size 10"], "")
-
-
-def test_what_does_not_fit_ends_a_series_and_keeps_what_did() -> None:
-    sizes, note = grow(planned(10, 20, 30), OutOfMemory(), longest=1.0)
-    assert (sizes, note) == (["size 10"], "out of memory")
 
 
 def test_what_is_not_supported_at_all_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

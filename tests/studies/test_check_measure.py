@@ -39,12 +39,6 @@ def test_a_program_that_ends_with_an_error_shows_nothing() -> None:
     assert found.why == "the program ended with ValueError: two"
 
 
-def test_warnings_are_evidence_even_where_they_are_errors_outside() -> None:
-    found = ran('import warnings\nwarnings.warn("slow here")\nexpected = seen = "a"')
-    assert found.outcome == GOOD
-    assert found.warned == ["UserWarning: slow here"]
-
-
 def test_an_absent_device_is_stood_in_for_by_fake_tensors_under_its_own_autocast() -> None:
     text = """import torch
 with torch.autocast("xpu", dtype=torch.bfloat16):

@@ -73,27 +73,6 @@ def test_a_layer_norm_sees_inputs_that_are_really_rounded(precision: str, phase:
     assert found.low.output_rel_l2 != found.full.output_rel_l2
 
 
-def test_two_inputs_each_have_their_own_use() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(16, 16)
-            self.shift = nn.Parameter(torch.randn(16))
-
-        def forward(self, image: torch.Tensor, boxes: torch.Tensor, ids: torch.Tensor, spare: torch.Tensor) -> Any:
-            return self.project(image) + (boxes + self.shift)[ids]
-
-    inputs = (torch.randn(8, 16), torch.randn(8, 16), torch.arange(8), torch.randn(2))
-    found = measured(Two(), inputs)
-    assert [(use.name, use.operation, use.read_in_fp32) for use in found.uses] == [
-        ("image", "aten.addmm", ""),
-        ("boxes", "aten.add", "aten.add"),
-        ("spare", "", ""),
-    ]
-    assert found.full.stored_bytes - found.low.stored_bytes == (2 * 8 * 16 + 2) * 2
-    assert found.identical is False
-
-
 def test_a_skip_connection_from_the_input_loses_what_its_first_op_does_not() -> None:
     class Skipping(nn.Module):
         def __init__(self) -> None:

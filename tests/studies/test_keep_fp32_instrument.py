@@ -7,7 +7,6 @@ import pytest
 from msgspec import structs
 
 from ampbench.errors import UsageError
-from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import StoredRun, read_run
 from ampbench.studies.keep_fp32 import (
@@ -45,21 +44,6 @@ def network(instead: Callable[[Request], Reply | None] = lambda _: None) -> Scri
 
 def kinds(channel: Scripted) -> list[str]:
     return [request.task for request in channel.asked]
-
-
-def killed(stage: str, times: int = 2) -> Callable[[Request], Reply | None]:
-    """Return what kills the worker, so many times, in a request of the kind `stage`."""
-    left = ["one"] * times
-
-    def instead(request: Request) -> Reply | None:
-        assert request.case is not None
-        if request.task != stage or not left:
-            return None
-        left.pop()
-        failure = Failure(case_id=request.case.case_id, stage=stage, cause="killed", message="by SIGKILL")
-        return Reply(failure=failure)
-
-    return instead
 
 
 def answer(request: Request) -> Reply:
@@ -191,19 +175,6 @@ def test_no_more_sets_are_tried_than_asked_for(most: int, tmp_path: Path) -> Non
     run = studied(STUDY, tmp_path, network(), structs.replace(WANTED, max_trials=most))
     assert len(trials_of(run)) == min(most, 10)
     assert only(run).minimal == (most == 12)
-
-
-def test_a_worker_that_is_killed_in_the_weighing_loses_nothing_and_is_replaced(tmp_path: Path) -> None:
-    whole = studied(STUDY, tmp_path / "whole", network(), WANTED, phases=["inference", "training"])
-    channel = network(killed("timing"))
-    run = studied(STUDY, tmp_path / "killed", channel, WANTED, phases=["inference", "training"])
-    first, second = run.of(KeepSearch).values()
-    assert first.untimed == "killed: by SIGKILL"
-    before = whole.of(KeepSearch)[first.case_id]
-    assert structs.replace(first, untimed="", timing=before.timing) == before
-    assert second == whole.of(KeepSearch)[second.case_id]
-    assert (run.failures, run.ended) == ({}, "complete")
-    assert channel.closed == 2 + 2, "the killed ones before anything else is asked, as each at the end"
 
 
 @pytest.mark.parametrize(("kind", "count"), [("trial", 2), ("trial", 5), ("timing", 1)])

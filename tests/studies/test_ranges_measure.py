@@ -1,6 +1,4 @@
-import gc
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,18 +16,15 @@ from ampbench.records.ranges import (
     LowRun,
     RangePass,
 )
-from ampbench.studies import headroom_measure as ranges
 from ampbench.studies.headroom import (
-    OVERFLOW,
     Headroom,
     RangesAsked,
     conclusions,
-    predicted_and_seen,
 )
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.worker.step import NO_DROPOUT
 from ampbench.workload import Workload
-from tests.planted_faults import SMALL, Function, small_conv_net, small_encoder
+from tests.planted_faults import SMALL, Function, small_encoder
 from tests.studies.working import at_work
 
 MakeCase = Callable[..., Case]
@@ -128,18 +123,6 @@ def test_planted_faults_are_seen(case: MakeCase, build: Callable[..., Any], prec
         assert low.first_nonfinite.module == planted
 
 
-def test_a_forward_pass_that_overflows_needs_no_settling_of_the_scale(case: MakeCase) -> None:
-    calls = []
-    module, inputs, _ = small_conv_net("overflowing layer")
-    module.last = nn.Sequential(module.last, Function(lambda x: x * 1e5), nn.Conv2d(2, 2, 1))
-    module.register_forward_hook(lambda *_: calls.append(1))
-    low = run_low(Workload(module=module, inputs=inputs, loss=mean_square), case("fp32", "training"), "fp16_autocast")
-    assert low.notes == [ranges.UNSCALABLE]
-    assert low.first_nonfinite is not None
-    assert low.first_nonfinite.phase == "forward"
-    assert len(calls) < 10
-
-
 def test_values_that_are_not_finite_in_fp32_are_refused_and_located(case: MakeCase) -> None:
     class Head(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -219,15 +202,6 @@ class Squared(torch.autograd.Function):
         return 2 * gradient * ctx.saved_tensors[0]
 
 
-class Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.attention(x, x, x)
-
-
 def tied() -> Workload:
     return Workload(
         module=Tied(),
@@ -238,30 +212,16 @@ def tied() -> Workload:
 
 NETWORKS = {
     "tied weights, a shared module, a dict of outputs": tied,
-    "in place": lambda: net(nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Linear(16, 4), nn.ReLU(inplace=True)),
     "a function of the user's": lambda: net(nn.Linear(16, 16), Function(Squared.apply), nn.Linear(16, 4)),
-    "attention": lambda: Workload(
-        module=Attending(), inputs=torch.randn(2, 5, 16), loss=lambda output: mean_square(output[0])
-    ),
     "an encoder": lambda: net(
         nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2), inputs=torch.randn(2, 5, 16)
-    ),
-    "a padded encoder": lambda: Workload(
-        module=nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2),
-        inputs={
-            "src": torch.randn(2, 5, 16),
-            "src_key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2]),
-        },
-        loss=mean_square,
     ),
     "sparse gradients": lambda: net(
         nn.Embedding(20, 4, sparse=True), nn.Linear(4, 2), inputs=torch.randint(20, (2, 3))
     ),
-    "batches": lambda: net(nn.Linear(16, 4), inputs=[torch.randn(2, 16), torch.randn(3, 16)]),
 }
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_networks_of_all_kinds_are_measured(case: MakeCase, name: str, phase: str) -> None:
@@ -272,11 +232,6 @@ def test_networks_of_all_kinds_are_measured(case: MakeCase, name: str, phase: st
     assert [low.precision for low in found.low_runs] == LOW
     for low in found.low_runs:
         assert low.modules
-        if (name, phase) == ("a padded encoder", "inference") and PRECISIONS[low.precision].autocast:
-            assert (
-                low.error
-            )  # torch itself fails: its fused path on nested tensors does not cast for the CPU's autocast
-            continue
         assert not [row for row in low.modules if row.note]
         assert (low.error, low.first_nonfinite, low.notes) == (
             "",
@@ -287,56 +242,6 @@ def test_networks_of_all_kinds_are_measured(case: MakeCase, name: str, phase: st
         assert low.lowered
         if PRECISIONS[low.precision].autocast is None:
             assert parameters <= set(low.lowered_weights)
-
-
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
-def test_predictions_and_what_is_seen_are_of_the_same_batches(case: MakeCase, phase: str, precision: str) -> None:
-    small, large = torch.full((2, 16), 1.0), torch.full((2, 16), 60000.0)
-    linear = nn.Linear(16, 4)
-    with torch.no_grad():
-        linear.weight.fill_(1.0)
-    workload = net(linear, inputs=[small, large], loss=lambda output: mean_square(output.float() * 1e-6))
-    found = measure(workload, case("fp32", phase), precision, steps=2)
-    (low,) = found.low_runs
-    (row,) = predicted_and_seen(found, low)
-    assert (bool(row.events[OVERFLOW].predicted), row.events[OVERFLOW].seen) == (True, True)
-    assert low.modules[0].elements == 16
-    assert low.first_nonfinite is not None
-    assert low.first_nonfinite.step == 1
-    assert [row.elements for row in low.gradients] == ([] if phase == "inference" else [128, 8])
-
-
-@pytest.mark.parametrize("precision", ["fp16_pure", "fp16_autocast"])
-def test_an_overflow_within_an_encoder_is_predicted_and_seen_in_inference(case: MakeCase, precision: str) -> None:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
-    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-    with torch.no_grad():
-        encoder.layers[1].linear1.weight.mul_(3e5)
-        encoder.layers[1].linear2.weight.mul_(1e-6)
-    found = measure(Workload(module=encoder, inputs=torch.randn(2, 6, 32)), case(), precision)
-    outcomes = predicted_and_seen(found, found.low_runs[0])
-    right = {row.error.module for row in outcomes if row.events[OVERFLOW].predicted and row.events[OVERFLOW].seen}
-    assert "layers.1.linear1" in right
-    assert not [row for row in outcomes if bool(row.events[OVERFLOW].predicted) != bool(row.events[OVERFLOW].seen)]
-    assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_one_optimizer_with_its_weights_lives_at_a_time(case: MakeCase) -> None:
-    made: list[weakref.ref[torch.optim.Optimizer]] = []
-    alive: list[int] = []
-
-    def make(parameters: Any) -> torch.optim.Optimizer:
-        gc.collect()
-        alive.append(sum(ref() is not None for ref in made))
-        optimizer = torch.optim.SGD(parameters, lr=0.1)
-        made.append(weakref.ref(optimizer))
-        return optimizer
-
-    measure(net(nn.Linear(16, 4), optimizer=make), case(phase="training"), "fp16_autocast", "bf16_pure")
-    assert alive == [0] * len(made)
-    assert len(made) > 3
 
 
 def test_weights_and_inputs_that_hold_nan_are_named_and_a_constant_of_the_code_is_neither(case: MakeCase) -> None:

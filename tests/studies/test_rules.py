@@ -6,7 +6,6 @@ from msgspec import structs
 from ampbench.records.rules import FAKE, NOT_OBSERVED
 from ampbench.studies.rules import (
     RulesCode,
-    alike,
     compare_rules,
     conclusions,
     find_disagreements,
@@ -59,16 +58,6 @@ def test_two_documents_that_name_different_rules_are_reported_beside_what_they_s
     assert {one.documented for one in found} == {("lower_precision", "float32")}
 
 
-def test_only_the_variants_a_document_exempts_are_held_against_it():
-    changed = {"dtype=": "changed", "in-place": "unchanged", "out=": "refused"}
-    documented = {REFERENCE: "float32", PAGE: "float32"}
-    found = find_disagreements(probe(observation(documented=documented, observed="float32", variants=changed)))
-    assert {(one.documented, one.observed) for one in found} == {
-        (("not eligible", "not eligible"), "out= refused"),
-        ((None, "not eligible"), "dtype= changed"),
-    }
-
-
 def test_a_comparison_finds_the_planted_changes_and_no_others():
     same = observation("aten::same", observed="widest")
     before = probe(
@@ -94,22 +83,6 @@ def test_a_comparison_finds_the_planted_changes_and_no_others():
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "altering"),
-    [
-        ({"observed": "unlisted"}, True),
-        ({"observed": "float32", "registered": False}, True),
-        ({"observed": "float32", "variants": {"out=": "refused"}}, True),
-        ({"observed": "float32", "documented": {PAGE: "unlisted"}}, False),
-    ],
-)
-def test_another_rule_or_treatment_alters_what_autocast_does_another_document_does_not(given, altering):
-    before = observation(observed="float32", variants={"out=": "unchanged"}, documented={PAGE: "float32"})
-    now = {"variants": {"out=": "unchanged"}, "documented": {PAGE: "float32"}} | given
-    (change,) = compare_rules(probe(before), probe(observation(**now)))
-    assert change.alters is altering
-
-
 def test_ops_that_only_the_earlier_probe_observed_are_told_and_those_that_are_gone_are_not():
     seen = [observation(f"aten::op{number}", dtype, observed="float32") for number in range(3) for dtype in BOTH]
     before = probe(*seen, dtypes=BOTH)
@@ -125,19 +98,6 @@ def test_ops_that_only_the_earlier_probe_observed_are_told_and_those_that_are_go
         ("aten::op1", ["float16"], "float32", NOT_OBSERVED),
     ]
     assert unobserved(after, before) == []
-
-
-def test_what_is_said_in_the_same_words_is_a_row_with_its_ops_devices_and_dtypes():
-    said = [
-        *((f"aten::{op}", device, BOTH, ("float32",)) for op in "ab" for device in ("cuda", "xpu")),
-        ("aten::a", "cpu", ["float16"], ("float32",)),
-        ("aten::a", "cpu", ["bfloat16"], ("widest",)),
-    ]  # fmt: skip
-    assert [(row.words, row.ops, list(row.devices), row.dtypes) for row in alike(said)] == [
-        (("float32",), ["a", "b"], ["cuda", "xpu"], ""),
-        (("float32",), ["a"], ["cpu"], "fp16"),
-        (("widest",), ["a"], ["cpu"], "bf16"),
-    ]
 
 
 def told(*probes):

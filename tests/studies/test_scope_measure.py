@@ -77,25 +77,7 @@ def convolutional() -> Workload:
     return classifier(module, torch.randn(8, 3, 12, 12), 4, 0.5)
 
 
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layer(x).mean(1))
-
-
-def transformer() -> Workload:
-    torch.manual_seed(0)
-    return classifier(Encoder(), torch.randn(8, 6, 16), 4, 0.5)
-
-
-NETWORKS = [mlp, convolutional, transformer]
-
-
-@pytest.mark.parametrize("make", NETWORKS)
+@pytest.mark.parametrize("make", [mlp, convolutional])
 def test_around_the_whole_loop_weights_are_stale_and_elsewhere_they_are_not(make: Callable[[], Workload]) -> None:
     workload = make()
     before = {name: value.clone() for name, value in workload.module.state_dict().items()}
@@ -187,19 +169,6 @@ def test_what_a_scope_raises_is_its_finding_and_the_others_are_measured() -> Non
     assert all(run.casts and run.samples and not run.error for run in others)
 
 
-def test_gradscaler_has_settled_before_the_first_step() -> None:
-    steep = dataclasses.replace(mlp(), loss=lambda output, targets: F.cross_entropy(output, targets) * 100)
-    workload = dataclasses.replace(steep, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
-    found = measure(workload, case("fp16_autocast"))
-    runs = by_scope(found)
-    best = runs[FORWARD_AND_LOSS]
-    assert best.notes == []
-    assert best.dtypes["output"] == "fp16"
-    assert best.update_rel_l2 is not None
-    assert best.update_rel_l2 < 0.1  # a step that was skipped changes nothing
-    assert runs[WHOLE_LOOP].stale_weights[-1] == 4
-
-
 def test_a_trace_is_split_where_steps_begin() -> None:
     def cast(index: int) -> Cast:
         return Cast(index=index, what="weight", from_dtype="fp32", to_dtype="bf16", elements=2, bytes_read=8,
@@ -215,16 +184,3 @@ def test_a_trace_is_split_where_steps_begin() -> None:
     )
     found = split_by_step(trace, [0, 3, 6])
     assert found == {"casts": [1, 2, 0], "cast_bytes": [12, 24, 0], "stale_weights": [0, 1, 1]}
-
-
-def test_where_fp64_fails_scopes_are_held_against_fp32_and_that_is_said() -> None:
-    def not_in_fp64(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if output.dtype is torch.float64:
-            raise RuntimeError("no fp64")
-        return F.cross_entropy(output, targets)
-
-    found = measure(dataclasses.replace(mlp(), loss=not_in_fp64), steps=2)
-    assert found.reference_dtype == "fp32"
-    (note,) = [note for note in found.notes if "fp32" in note]
-    assert "the fp64 reference failed: RuntimeError: no fp64 (in the loss, test_scope" in note
-    assert all(0 < run.output_rel_l2 < 0.1 for run in found.scopes)

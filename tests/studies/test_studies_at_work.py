@@ -13,19 +13,17 @@ from ampbench.drive.planning import PlannedCase
 from ampbench.drive.session import Prepared
 from ampbench.errors import UnknownNameError, UsageError
 from ampbench.records.case import OwnPrecision
-from ampbench.records.kinds import CEILINGS, SCOPE
+from ampbench.records.kinds import SCOPE
 from ampbench.records.measured import Failure, Skip
 from ampbench.records.run import Entry, Selection, Settings
 from ampbench.records.wire import Description, Nothing, reply_with
-from ampbench.store import CannotBeError, RunWriter, read_run
+from ampbench.store import RunWriter, read_run
 from ampbench.studies.casts import CastsAsked
-from ampbench.studies.ceilings import Ceiling
 from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.input_storage import StorageAsked
 from ampbench.studies.keep_fp32 import KeepAsked
 from ampbench.studies.scope import ScopeAsked
 from ampbench.studies.study import study_of
-from ampbench.studies.training import TrainingAsked
 from ampbench.studies.work import Piece, do_pieces, lacking, prepared, require_among
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import CPU, Scripted, machine
@@ -101,12 +99,6 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
         assert found.plan
 
 
-def test_a_study_of_trainings_trains_in_a_users_own(users_own: Selection) -> None:
-    asked = TrainingAsked(steps=1, seeds=1)
-    with prepared(study_of("training"), users_own, Settings(), asked, open_channel=lambda: OWN) as found:
-        assert {planned.case.precision for planned in found.plan} == {"fp32", "fp16_autocast", "mine"}
-
-
 CASES = [make_case("bf16_autocast", workload=name, phase="training") for name in ("a", "b", "c", "d", "e")]
 
 
@@ -137,10 +129,3 @@ def test_what_cannot_be_stored_of_a_case_ends_it_and_no_other(tmp_path: Path) ->
     assert (failure.case_id, failure.stage, failure.cause) == (cases[1].case_id, "scope", "exception")
     assert failure.message.startswith("invalid measurement: damaged: ")
     assert told[3] == failure
-
-
-def test_what_cannot_be_stored_of_no_case_ends_the_session(tmp_path: Path) -> None:
-    odd = Ceiling(device="cpu", operation="none", dtype="fp32", threads=1)
-    with RunWriter.create(tmp_path, make_header(explains=CEILINGS)) as writer, pytest.raises(CannotBeError):
-        do_pieces(lambda: OWN, [Piece("a ceiling")], lambda *_: odd, writer, lambda *_: None)
-    assert read_run(writer.path).ending == "interrupted"

@@ -20,10 +20,9 @@ from ampbench.studies.training import (
     settings_of,
 )
 from ampbench.studies.work import lacking
-from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
+from tests.scripted_channel import CPU, Scripted, asked_in, machine
 from tests.studies.working import resumed, studied
 
-ENVIRONMENT = machine(CPU, NO_GPU)
 ASKED = TrainingAsked(steps=5, seeds=2)
 ALL = 2 * (len(LOW) + 3)
 """The trainings of a workload: for each seed those of fp64, fp32, its control and each low precision."""
@@ -106,21 +105,6 @@ def test_a_study_whose_weights_are_others_now_is_not_gone_on_with(tmp_path: Path
     assert sum(map(len, read_run(run.path).several_of(Training).values())) == 5
 
 
-def test_a_case_that_fails_is_left_out_of_further_seeds_and_of_going_on(tmp_path: Path) -> None:
-    def answer(request: Request) -> Reply:
-        assert request.case is not None
-        if request.case.precision == "fp16_pure":
-            failure = Failure(case_id=request.case.case_id, stage="training", cause="out of memory", message="full")
-            return Reply(failure=failure)
-        return training(request)
-
-    channel = Scripted(answer, machine(CPU))
-    run = studied(STUDY, tmp_path, channel, ASKED)
-    assert [precision for precision, _, _ in asked_for(channel)].count("fp16_pure") == 1
-    assert list(run.failures) == [case_id for case_id in run.cases if "fp16_pure" in case_id]
-    assert lacking(STUDY, run) == []
-
-
 def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried_but_once(tmp_path: Path) -> None:
     def answer(request: Request) -> Reply:
         assert request.case is not None
@@ -135,17 +119,6 @@ def test_a_precision_whose_fp32_training_failed_fails_for_that_and_fp32_is_tried
     assert [failure.message for failure in run.failures.values()] == [
         "no fp32", *["its baseline fp32 failed: no fp32"] * len(LOW)
     ]  # fmt: skip
-
-
-def test_settings_are_trained_of_fp16_autocast_beside_fp32_and_its_arms_and_gone_on_with(tmp_path: Path) -> None:
-    asked = TrainingAsked(steps=5, seeds=1, setting=["all"])
-    run = studied(STUDY, tmp_path, Scripted(interrupted_after(5), machine(CPU)), asked)
-    channel = Scripted(training, machine(CPU))
-    again = resumed(STUDY, run, channel)
-    assert [asked_in(request).arm for request in channel.asked] == [*SETTINGS][2:]
-    assert [each.arm for each in again.every(Training)] == ["", "control", "reference", *SETTINGS]
-    assert {case.precision for case in again.cases.values()} == {"fp32", "fp16_autocast"}
-    assert lacking(STUDY, again) == []
 
 
 def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given() -> None:

@@ -1,34 +1,27 @@
 """Whole trainings: the same batches and weights in every precision, the same bits twice, and early ends."""
 
 import copy
-import functools
 import math
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ampbench.core.precisions import LOW, PRECISIONS, Precision
-from ampbench.store import gathered
 from ampbench.studies import training_measure as measure
-from ampbench.studies.training import SETTINGS, Training, TrainingAsked, learned, trainings_of
+from ampbench.studies.training import Training
 from ampbench.studies.training_measure import (
     LOWEST_SCALE,
-    ONE_BATCH,
-    UNNAMED,
     one_rounding_away,
     train,
 )
 from ampbench.worker.machine import open_device
 from ampbench.workload import Workload
 from tests.planted_faults import Function
-from tests.stored_runs import make_header
 from tests.worker.conftest import make_case
 
 STEPS = 12
@@ -111,22 +104,6 @@ def test_the_control_begins_one_rounding_away_in_every_weight_that_is_not_zero()
     assert 0 < int((after > before).sum()) < before.numel() - 1
 
 
-def test_a_network_is_scored_with_the_statistics_that_it_gathered_and_fits_with_those_of_its_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    workload = network()
-    found = trained(workload, "fp16_autocast")
-    monkeypatch.setattr(measure, "SCORED", (1.0,))
-    assert trained(network(), "fp16_autocast").losses == found.losses
-    module = copy.deepcopy(workload.module)
-    module[3].p = 0.0
-    pairs = zip(workload.inputs, workload.targets, strict=True)
-    losses = [nn.functional.cross_entropy(module(rows), classes).item() for rows, classes in pairs]
-    assert found.fits[0].loss == pytest.approx(sum(losses) / 4)
-    expected = nn.functional.cross_entropy(workload.module.eval()(workload.held_out[0]), workload.held_out[1])
-    assert found.scores[0].loss == pytest.approx(expected.item())
-
-
 @pytest.mark.parametrize("precision", ["fp16_autocast", "fp16_pure", "fp16_master"])
 def test_weights_are_evaluated_in_fp32_whatever_computes_the_losses(precision: str) -> None:
     """N1: a loss in fp16 has a spacing that swallowed the whole fall, and was read as exact."""
@@ -137,39 +114,6 @@ def test_weights_are_evaluated_in_fp32_whatever_computes_the_losses(precision: s
 def tiny(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return a loss that is rounded as its input is, and falls by less than fp16 can tell."""
     return output.square().mean() * 1e-3 + 1e-3 + 0 * targets.sum().to(output.dtype)
-
-
-def faint(seed: int) -> Workload:
-    """Return a network with large gradients whose loss falls by less than two spacings of fp16 in all."""
-    torch.manual_seed(seed)
-
-    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (output - 0.04 * targets[:, None].to(output.dtype)).square().mean()
-
-    module = nn.Linear(8, 3)
-    for parameter in module.parameters():
-        parameter.data *= 0.05
-    rate = functools.partial(torch.optim.SGD, lr=1e-5)
-    return network(module, seed, loss=loss, held_out=None, optimizer=rate)
-
-
-@pytest.mark.slow
-def test_a_fall_below_the_spacing_of_fp16_is_judged_by_weights_and_only_a_high_start_is_behind() -> None:
-    asked = TrainingAsked(steps=40, seeds=3, setting=[*SETTINGS][:4])
-    fp32, fp16 = make_case("fp32", "training"), make_case("fp16_autocast", "training")
-    entries: list[Any] = [fp32, fp16]
-    for start in trainings_of([fp32, fp16], 0, asked):
-        case = fp32 if start.case_id == fp32.case_id else fp16
-        entries.append(train(faint(start.seed), case, open_device("cpu"), start))
-    stored = gathered(Path("run"), make_header(explains="training", asked=asked), entries)
-    (found,) = learned([stored])
-    before, after = found.fit.before, found.fit.after
-    assert before is not None
-    assert after is not None
-    assert 0 < before - after < 2 * np.spacing(np.float16(after))
-    assert {row.name: row.trains for row in found.judged} == {
-        "no scaling": True, "default": True, "low start": True, "high start": False,
-    }  # fmt: skip
 
 
 def test_a_loss_that_never_fits_into_fp16_is_given_up() -> None:
@@ -239,13 +183,6 @@ def test_what_a_step_in_half_raises_is_a_finding_and_in_fp32_an_error() -> None:
     assert (found.losses, found.ended_at) == ([], None)
     with pytest.raises(RuntimeError, match="float32"):
         trained(network(Refuses(torch.float32)))
-
-
-def test_one_batch_is_trained_on_over_and_over_which_is_said() -> None:
-    one = network(inputs=torch.randn(8, 8), targets=torch.randint(0, 3, (8,)), held_out=None, optimizer=None)
-    found = trained(one, steps=5)
-    assert found.notes[:2] == [ONE_BATCH, UNNAMED]
-    assert found.losses[-1] < found.losses[0]
 
 
 def by_hand(workload: Workload, dtype: torch.dtype, rates: list[float]) -> tuple[list[float], list[list[torch.Tensor]]]:

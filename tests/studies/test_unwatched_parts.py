@@ -6,17 +6,20 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
 from torch.testing._internal.two_tensor import TwoTensor
 
 from ampbench.records.case import Case
 from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.headroom_measure import UNREAD, UNSEEN, measure_ranges
+from ampbench.trace.ledger import trace_casts
 from ampbench.worker.machine import Cpu
+from ampbench.worker.memory import count_flops
 from ampbench.worker.origins import measure_origin
 from ampbench.worker.step import COMPILED
 from ampbench.workload import Workload
 from tests.studies.working import at_work
-from tests.trace.test_higher_order import Attending, Branching, Looping
 
 MakeCase = Callable[..., Case]
 
@@ -32,6 +35,29 @@ doubled.register_autograd(lambda _, gradient: gradient * 2)
 class Custom(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return doubled(super().forward(x))
+
+
+class Branching(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(16, 16)
+        self.below = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cond(x.sum() > 0, self.below, lambda given: given.sin(), (x,))
+        return super().forward(x)
+
+
+class Looping(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        begin = torch.zeros((), dtype=torch.int64), x
+        _, x = while_loop(lambda turn, _: turn < 3, lambda turn, given: (turn + 1, given.sin()), begin)
+        return super().forward(x)
+
+
+class Attending(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        return flex_attention(*3 * [x.reshape(1, 1, -1, 16)]).reshape(x.shape)
 
 
 def subclassed() -> nn.Module:
@@ -90,3 +116,15 @@ def test_it_goes_through_origin_and_headroom(part: str, case: MakeCase) -> None:
     assert low.error == ""
     assert {row.module for row in headroom.magnitudes} >= {"0"}
     assert noted([*origin.notes, *headroom.notes, *low.notes], part)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", ["cond", "while_loop", "flex_attention"])
+def test_an_operator_that_is_given_functions_is_one_op_and_gives_what_it_gives_untraced(part: str) -> None:
+    network, x = PARTS[part](), torch.ones(4, 16)
+    with torch.no_grad():
+        plain = network(x)
+        assert count_flops(lambda: network(x)) is None
+        with trace_casts(network) as seen:
+            assert torch.equal(network(x), plain)
+    assert f"higher_order.{part}" in {op.name for op in seen.ops}
