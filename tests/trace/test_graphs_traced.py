@@ -78,16 +78,6 @@ def test_a_model_that_cannot_be_traced_or_frozen_is_an_error_of_one_line():
     assert traced_graph(conv_net().eval(), (torch.randn(2, 5, 8, 8),), {}, autocast).error.startswith("RuntimeError")
 
 
-def test_reading_leaves_the_model_autocast_and_its_cache_as_they_were():
-    model, batch = conv_net().eval(), torch.randn(2, 3, 8, 8)
-    with torch.no_grad():
-        before = model(batch)
-        state = torch.is_autocast_cache_enabled(), torch.is_grad_enabled()
-        traced_graph(model, (batch,), {}, autocast)
-        assert (torch.is_autocast_cache_enabled(), torch.is_grad_enabled()) == state
-        assert torch.equal(model(batch), before)
-
-
 def two_layers():
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 

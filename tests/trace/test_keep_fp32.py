@@ -40,11 +40,6 @@ class Net(torch.nn.Module):
         return self.head(self.body(batch))
 
 
-@ampbench.keep_fp32
-def product(left, right):
-    return left @ right
-
-
 def plain_product(left, right):
     return left @ right
 
@@ -171,15 +166,6 @@ def test_a_copied_or_pickled_module_keeps_its_island_and_its_own_weights(again):
     assert twin.half().head.weight.dtype is torch.float32
 
 
-def test_keeping_twice_and_within_changes_nothing_and_one_release_undoes_it():
-    net = Net()
-    for _ in range(2):
-        ampbench.keep_fp32(net, "head", "body", "body.0")
-    ampbench.release_fp32(net, "*")
-    assert not any(map(is_kept, net.modules()))
-    assert net.half().head.weight.dtype is torch.float16
-
-
 @pytest.mark.parametrize("pure", [False, True])
 def test_an_island_compiles_without_a_graph_break(pure):
     net = Net()
@@ -210,19 +196,6 @@ def test_an_embedding_gives_the_half_that_its_model_was_moved_to(order):
         assert same(torch.arange(5)).dtype is BF16
     assert torch.compile(net, backend="aot_eager", fullgraph=True)(torch.arange(5)).dtype is BF16
     assert net.float()(torch.arange(5)).dtype is torch.float32
-
-
-def test_a_kept_function_and_block_compile_without_a_graph_break():
-    def body(batch):
-        with ampbench.keep_fp32():
-            inner = batch @ batch
-        return product(batch, batch) + inner
-
-    torch.compiler.reset()
-    batch = torch.randn(3, 3)
-    with autocast():
-        out = torch.compile(body, backend="aot_eager", fullgraph=True)(batch)
-    assert torch.equal(out, 2 * (batch @ batch))
 
 
 def test_roi_align_takes_coordinates_that_half_cannot_hold_from_end_to_end():

@@ -54,18 +54,6 @@ def test_a_gradient_that_overflows_is_found_in_the_backward_pass():
     assert first.operation == "aten.mm"
 
 
-def test_an_optimizer_s_step_that_divides_by_zero_is_found_there():
-    model = torch.nn.Linear(2, 2).half()
-    optimizer = torch.optim.Adam(model.parameters(), eps=1e-12, foreach=False)
-    with find_nonfinite(model) as seen:
-        # Squares of gradients below 2**-12 are zero in fp16, and so is that epsilon.
-        (model(torch.full((1, 2), 1e-4).half()) * 0.5).sum().backward()
-        model.bias.grad = None
-        optimizer.step()
-    assert seen.first.phase == "optimizer"
-    assert seen.first.operation.startswith("aten.addcdiv")
-
-
 SCORES = torch.randn(2, 4, 4)
 MASK = torch.ones(4, 4).tril().bool()
 

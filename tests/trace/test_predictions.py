@@ -1,4 +1,4 @@
-"""Predictions from an fp32 run against what each module then does in fp16, on ten networks, half of them rescaled."""
+"""Predictions from an fp32 run against what each module then does in fp16, on six networks, half of them rescaled."""
 
 from collections import Counter
 
@@ -6,42 +6,17 @@ import pytest
 import torch
 
 from ampbench.studies.headroom import (
-    FLUSHES,
-    FLUSHING,
-    OVERFLOW,
     RangesAsked,
-    by_running_module,
-    predict,
     predicted_and_seen,
 )
 from ampbench.studies.headroom_measure import measure_ranges
-from ampbench.trace.errors import watch_errors
-from ampbench.trace.ranges import watch_ranges
 from ampbench.workload import Workload
 from tests.stored_runs import make_case
 from tests.studies.working import at_work
 
 NAMES = [
-    *("resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
-    *("densenet121", "mnasnet0_5", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny"),
+    *("resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5"),
 ]
-
-
-def compare(model, x):
-    """Return how often overflow and flushing were ("overflows", predicted, seen), over all modules."""
-    with torch.no_grad():
-        with watch_ranges(model) as ranges:
-            model(x)
-        with watch_errors(model, "fp16_pure") as errors:
-            model(x)
-    rows = by_running_module(ranges.magnitudes)
-    found = Counter()
-    for row in errors.modules:
-        assert not row.note
-        predicted = predict(rows[row.module], "fp16")
-        found["overflows", bool(predicted[OVERFLOW].predicted), row.overflowed > 0] += 1
-        found["flushes", bool(predicted[FLUSHING].predicted), row.flushed >= FLUSHES * row.elements] += 1
-    return found
 
 
 def rescale(model):
@@ -51,27 +26,6 @@ def rescale(model):
         factor = 10.0 ** (power + 2 * torch.rand(()).item())
         for parameter in layer.parameters():
             parameter.data.mul_(factor)
-
-
-def test_an_overflowing_and_a_flushing_layer_are_predicted():
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3),
-        torch.nn.BatchNorm2d(8),
-        torch.nn.ReLU(inplace=True),
-        torch.nn.Conv2d(8, 8, 3, bias=False),
-        torch.nn.BatchNorm2d(8),
-    )
-    with torch.no_grad():
-        model[0].weight.mul_(1e6)
-        model[3].weight.mul_(1e-9)
-    found = compare(model, torch.randn(2, 3, 16, 16))
-    assert found == {
-        ("overflows", True, True): 2,
-        ("overflows", False, False): 3,
-        ("flushes", True, True): 2,
-        ("flushes", False, False): 3,
-    }
 
 
 @pytest.mark.slow

@@ -1,14 +1,22 @@
+import warnings
+
 import pytest
 import torch
 
-from ampbench.trace.dtypes import autocast_to, is_present, stood_in
+from ampbench.records.rules import CATEGORIES, PYTORCH_PAGE, XPU_REFERENCE
+from ampbench.trace.dtypes import is_present, stood_in
 from ampbench.trace.rules import (
     SAMPLES,
     classify,
+    document,
+    documented_category,
+    documented_ops,
+    fill,
     find_inplace,
     find_op,
     find_out,
     outcome,
+    registered_ops,
     run_trials,
     run_variants,
 )
@@ -95,23 +103,6 @@ def test_the_dtypes_that_reach_a_kernel_are_seen_where_the_output_does_not_show_
     assert lower.plain.computed == ["bfloat16"]
 
 
-def test_autocast_of_an_absent_device_is_entered_and_left_without_a_trace():
-    device = next((one for one in ("xpu", "cuda") if not is_present(one)), None)
-    if device is None:
-        pytest.skip("both accelerators are here")
-    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-
-    def fails():
-        with autocast_to(device, torch.bfloat16):
-            assert torch.is_autocast_enabled(device)
-            assert torch.get_autocast_dtype(device) == torch.bfloat16
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    assert (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == before
-
-
 ATEN = torch.ops.aten
 
 
@@ -134,3 +125,65 @@ def test_addmm_can_be_autocast_but_not_in_place_nor_with_out_nor_in_fp64_nor_wit
         "in-place": "unchanged",
         "out=": "unchanged",
     }
+
+
+def test_the_xpu_reference_speaks_of_xpu_only():
+    assert documented_ops(XPU_REFERENCE, "cuda") is None
+    assert documented_category(XPU_REFERENCE, "cpu", "aten::mm") is None
+    assert documented_category(XPU_REFERENCE, "xpu", "aten::prelu") == "lower_precision"
+
+
+def test_names_of_documents_are_ops_of_the_dispatcher_with_all_their_overloads():
+    assert documented_category(PYTORCH_PAGE, "cuda", "aten::lstm_cell") == "lower_precision"
+    assert documented_category(PYTORCH_PAGE, "cuda", "aten::softmax.int") == "float32"
+    assert documented_category(PYTORCH_PAGE, "cuda", "aten::pow.Scalar") == "float32"
+    assert documented_category(PYTORCH_PAGE, "cuda", "aten::conv_transpose2d.input") == "lower_precision"
+    assert documented_category(PYTORCH_PAGE, "cpu", "aten::softmax.int") == "unlisted"
+    assert documented_category(PYTORCH_PAGE, "cuda", "nn.functional.normalize") == "float32"
+
+
+def test_all_lists_hold_known_categories_and_no_name_twice():
+    for device in ("cpu", "cuda", "xpu"):
+        assert set(documented_ops(PYTORCH_PAGE, device).values()) <= set(CATEGORIES)
+        lists = document(PYTORCH_PAGE)["devices"][device].values()
+        names = [name for names in lists for name in names]
+        assert len(names) == len(set(names))
+
+
+def test_the_dispatcher_knows_the_rules_of_every_device_type_on_every_build():
+    cpu, cuda, xpu = (registered_ops(device) for device in ("cpu", "cuda", "xpu"))
+    assert {"aten::addmm", "aten::linear", "aten::conv2d"} <= cpu & cuda & xpu
+    assert "aten::softmax.int" in cuda & xpu
+    assert "aten::softmax.int" not in cpu
+    assert len(xpu) > 100
+
+
+def test_ops_that_fall_through_and_other_libraries_ops_are_not_rules():
+    for device in ("cpu", "cuda", "xpu"):
+        ops = registered_ops(device)
+        assert all(name.startswith("aten::") for name in ops)
+        assert not ops & {"aten::relu", "aten::addmm_", "aten::addmm.out", "aten::_to_copy"}
+
+
+NOT_ON_CPU = {
+    "aten::_cudnn_rnn",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_thnn_fused_gru_cell",
+    "aten::_thnn_fused_lstm_cell",
+    "aten::cudnn_convolution",
+    "aten::cudnn_convolution_transpose",
+}
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_each_sample_is_a_call_that_works_in_fp32(name):
+    op = find_op(name)
+    if op is None or name in NOT_ON_CPU:
+        pytest.skip("not an op of this torch, or of the CPU")
+    sample = fill(SAMPLES[name], "cpu", lambda _: torch.float32)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated ops have rules too
+        result = op(*sample.args, **sample.kwargs)
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    assert tensors
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())

@@ -12,7 +12,6 @@ from ampbench.studies.training import Training
 from ampbench.studies.training_measure import train
 from ampbench.worker.environment import read_environment
 from ampbench.worker.machine import open_device
-from ampbench.workloads.data import PRINTABLE, VOCABULARY
 from tests.worker.conftest import make_case
 
 NAMES = [name for name in ("digits", "characters") if name in HERE]
@@ -39,20 +38,6 @@ def test_all_seeds_train_on_the_same_thousand_images_of_which_none_is_held_out()
     assert rows(first.inputs) == rows(second.inputs)
     assert len(first.held_out[0]) == 797
     assert not set(rows(first.inputs)) & set(rows([first.held_out[0]]))
-
-
-def test_the_target_of_a_character_is_the_one_behind_it():
-    workload = build("characters")
-    for inputs, targets in zip(workload.inputs, workload.targets, strict=True):
-        assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    assert max(int(batch.max()) for batch in workload.inputs) < VOCABULARY
-
-
-def test_the_text_is_english_and_the_trained_part_of_it_is_not_held_out():
-    workload = build("characters", sequence_length=64)
-    text = "".join(" " if code == 0 else PRINTABLE[code - 1] for code in workload.held_out[0].flatten().tolist())
-    assert text.count(" the ") > 3
-    assert not set(rows(workload.inputs)) & set(rows([workload.held_out[0]]))
 
 
 def test_data_that_is_not_installed_is_a_reason_to_skip(monkeypatch):

@@ -109,13 +109,6 @@ def test_a_normalisation_runs_with_the_statistics_of_a_batch_to_eight_bits() -> 
     assert all(tensor.dtype in (torch.float32, torch.int64) for tensor in made.state_dict().values())
 
 
-def test_the_statistics_of_the_last_network_are_kept_for_forked_processes_if_they_fit() -> None:
-    named.keep_statistics("a", b"1")
-    assert (named.kept_statistics("a"), named.kept_statistics("b")) == (b"1", None)
-    named.keep_statistics("too large", bytes(1 << 25))
-    assert [named.kept_statistics(key) for key in ("a", "too large")] == [None, None]
-
-
 def test_a_name_is_one_network_a_pattern_all_that_match() -> None:
     found = describe_workload(source("torchvision:resnet1*"), {}, 0)
     assert [(one.name, one.task) for one in found.networks] == [
@@ -210,15 +203,6 @@ def test_a_type_or_an_architecture_of_transformers_has_the_loss_of_its_task(
     assert isinstance(module, transformers.PreTrainedModel)
     expected = module(**workload.inputs, **labels)["loss"]  # what transformers makes of them
     assert workload.loss(output, workload.targets).item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_a_language_model_of_billions_is_made_smaller_and_says_so() -> None:
-    pytest.importorskip("transformers")
-    small = parameters("transformers:llama", "small")
-    assert (small["hidden"], small["vocabulary"], small["sequence_length"]) == (1024, 32_000, 128)
-    assert 1 < small["layers"] < 32
-    assert parameters("transformers:llama", "large")["hidden"] == 4096
-    assert parameters("transformers:llama", hidden=256, layers=3)["hidden"] == 256
 
 
 def test_nothing_is_fetched_nor_left_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
