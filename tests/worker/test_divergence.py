@@ -541,6 +541,7 @@ class Noisy(torch.nn.Linear):
         noises: dict[str, Callable[[], torch.Tensor]] = {
             "randn_like": lambda: torch.randn_like(y),
             "in fp64": lambda: torch.randn_like(y.double()).to(y.dtype),
+            "rand": lambda: torch.rand(y.shape, dtype=y.dtype, device=y.device),
             "normal_": lambda: torch.empty_like(y).normal_(0, 0.5),
             "bernoulli": lambda: torch.bernoulli(torch.full_like(y, 0.5)),
             "multinomial": lambda: y * torch.multinomial(torch.ones(4, dtype=y.dtype), 1),
@@ -564,7 +565,7 @@ def held_by(references: References, workload: Workload, case: Case) -> Reference
     return references.of(workload, case, Cpu(), "divergence", pytest.fail).reference
 
 
-DRAWN = ("randn_like", "in fp64", "normal_", "bernoulli", "multinomial", "dropout", "numpy", "python")
+DRAWN = ("randn_like", "in fp64", "rand", "normal_", "bernoulli", "multinomial", "dropout", "numpy", "python")
 
 
 @pytest.mark.parametrize(("how", "phase"), [*((how, "training") for how in DRAWN), ("dropout", "inference")])

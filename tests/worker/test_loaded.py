@@ -162,3 +162,14 @@ def test_a_weight_of_a_class_of_its_own_is_measured_without_a_reference(
         step.module[0].weight.values_.zero_()
         step.restore()
         assert torch.equal(step.module[0].weight.values_, kept)
+
+
+def test_what_an_optimizer_lacks_is_recorded(classifier: Workload, case: MakeCase) -> None:
+    one, make = case("bf16_master", "training"), classifier.optimizer
+    assert make is not None
+    whole, half = (
+        measured(replace(classifier, optimizer=chosen), one).recipe
+        for chosen in (make, lambda parameters: make([*list(parameters)[:4], torch.nn.Parameter(torch.ones(1))]))
+    )
+    assert (half.missed, half.trained, half.foreign) == (["3.weight", "3.bias"], 6, 1)
+    assert (whole.missed, whole.trained, whole.foreign) == ([], 0, 0)

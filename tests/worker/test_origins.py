@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,11 @@ def test_values_that_are_not_finite_in_fp32_are_refused(case: MakeCase) -> None:
         measure(workload, case("bf16_autocast"))
 
 
+def test_masked_outputs_are_compared_where_they_are_finite(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), Function(lambda x: x.masked_fill(torch.eye(4, dtype=torch.bool), -math.inf)))
+    assert measure(workload, case("bf16_pure")).output_rel_l2
+
+
 def test_what_does_not_run_in_half_is_noted(case: MakeCase) -> None:
     def only_fp32(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not torch.float32:
@@ -96,6 +102,20 @@ def test_what_does_not_run_in_half_is_noted(case: MakeCase) -> None:
 def test_a_precision_that_rounds_nothing_is_refused(case: MakeCase) -> None:
     with pytest.raises(UsageError, match="fp32 rounds"):
         measure(net(nn.Linear(16, 4)), case())
+
+
+def test_outputs_of_other_shapes_are_noted(case: MakeCase) -> None:
+    workload = net(nn.Linear(16, 4), Function(lambda x: x[: 2 if x.itemsize > 2 else 1]))
+    found = measure(workload, case("bf16_pure"))
+    assert found.output_rel_l2 is None
+    assert "shapes differ" in found.notes[0]
+    assert rows_of(found)["0"].own_rel_l2
+
+
+def test_a_network_without_floating_outputs_has_errors_of_modules_alone(case: MakeCase) -> None:
+    found = measure(net(nn.Linear(16, 4), Function(lambda x: x.argmax(-1)), loss=None), case("bf16_pure"))
+    assert list(rows_of(found)) == ["0"]
+    assert found.notes == ["forward returned no floating tensor to compare"]
 
 
 def test_tuples_in_place_modules_and_what_is_kept_are_measured(case: MakeCase) -> None:

@@ -12,6 +12,7 @@ from ampbench.core.precisions import FP64
 from ampbench.core.recipes import OPTIMIZERS, find_recipe, parse_optimizer
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.case import Case
+from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import check_class, optimizer_of
 from ampbench.worker.step import TrainingStep, build_training
@@ -168,6 +169,13 @@ def test_a_class_that_cannot_train_is_refused_in_one_line(typed: str, said: str,
     with pytest.raises(UsageError, match=said) as raised:
         check_class(parse_optimizer(place))
     assert "\n" not in str(raised.value)
+
+
+def test_what_a_recipe_trains_by_is_recorded(classifier: Workload, case: MakeCase) -> None:
+    found = measure_divergence(classifier, case("bf16_pure", "training", recipe="finetune"), Cpu(), References())
+    assert found.recipe is not None
+    group = found.recipe.groups[0]
+    assert (found.recipe.optimizer, group.lr, group.weight_decay) == ("torch.optim.AdamW", 1e-5, 0.01)
 
 
 def test_a_state_that_is_given_has_the_settings_of_the_recipe(case: MakeCase) -> None:

@@ -108,7 +108,7 @@ def test_what_children_keep_counts_within_the_memory_limit(ask: Callable[..., Re
     failure = ask("hog in a child", told=told, memory_limit_bytes=800 << 20).failure
     assert failure.cause == "memory limit"
     assert failure.message.endswith("resident (--memory-limit), together with 1 process that it started")
-    assert not alive(int(told.read_text()))
+    assert_ends(int(told.read_text()))
 
 
 def test_output_without_end_is_cut_and_its_end_is_told(ask: Callable[..., Reply]) -> None:
