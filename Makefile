@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Bytecode is kept, whatever the shell says: without it half of the time to collect goes into compiling the tests anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-floors test-slow test-all bench size rules defects atlas proof asv-trends lint types imports environment
+.PHONY: demo test test-floors test-slow test-all bench size docs atlas proof asv-trends lint types imports environment
 
 environment: .venv/.installed
 
@@ -56,11 +56,13 @@ bench: environment
 size: environment
 	$(BIN)/python -m benchmarks.size $(MORE)
 
-rules: environment
-	$(BIN)/python -m benchmarks.rules
-
-defects: environment
-	$(BIN)/python -m benchmarks.defects
+# The site, in site/: in an environment of its own, without torch, which mkdocs.yml and its hooks do not need.
+SITE := .venv-docs
+docs:
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(SITE)/bin/python -m pip install --quiet --editable . --group docs
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict
 
 atlas: environment
 	$(BIN)/python -m benchmarks.atlas

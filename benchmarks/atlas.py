@@ -1,7 +1,7 @@
 """The atlas: networks of three libraries in every precision of a CPU: `python -m benchmarks.atlas`, or `make atlas`.
 
 A run measures `TOGETHER` networks of a library in one phase. `make atlas` keeps complete runs in `results/atlas`,
-resumes interrupted ones and measures the rest. Then `--page` writes docs/atlas.md.
+resumes interrupted ones and measures the rest. The site has what `page` makes of it.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from ampbench.store import list_runs, read_run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "atlas"
-PAGE = ROOT / "docs" / "atlas.md"
 
 TIMM = (
     "beit_base_patch16_224", "caformer_s18", "cait_xxs24_224", "coatnet_nano_rw_224", "convit_tiny",
@@ -128,27 +127,13 @@ def measure(planned: Sequence[Planned], results: Path) -> int:
                 return code
     folder = results.relative_to(ROOT) if results.is_relative_to(ROOT) else results
     print(
-        f"complete; to publish: gzip {folder}/runs/*.jsonl; python -m benchmarks.atlas --page; "
-        f"ampbench report {folder} -o atlas.html",
+        f"complete; to publish: gzip {folder}/runs/*.jsonl; make docs; ampbench report {folder} -o atlas.html",
         file=sys.stderr,
     )
     return 0
 
 
-HEAD = """\
-# The atlas
-
-[ampbench](../README.md)
-
-Which real networks gain from low precision on a CPU, which lose, and which break? torchvision, timm and transformers
-build these networks with **random weights**: speed and memory are those of the real networks, errors those of untrained
-ones ([advice.md](advice.md#built-in-weights-are-synthetic)). `python -m benchmarks.atlas --page` generates this page
-from the runs in `results/atlas/` and overwrites manual edits. `make atlas` measures the networks on your machine, and
-`ampbench report results/atlas` shows all of them.
-
-**{where}**
-
-All intervals are 95%: a network's over its rounds, a precision's over its networks."""
+HEAD = "**{where}**\n\nAll intervals are 95%: a network's over its rounds, a precision's over its networks."
 
 
 def sections(results: Path) -> tuple[str, list[Section]]:
@@ -173,23 +158,19 @@ def sections(results: Path) -> tuple[str, list[Section]]:
 
 
 def page(results: Path) -> str:
-    """Return docs/atlas.md from the stored runs."""
+    """Return the tables of the stored runs, as the site has them."""
     where, listed = sections(results)
     return f"{HEAD.format(where=where)}\n\n{markdown(listed)}"
 
 
 def main() -> int:
-    """Measure the atlas, or write its page."""
+    """Measure the atlas."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.atlas", description=__doc__)
     parser.add_argument(
         "--only", metavar="PATTERN", default="*", help="Measure networks of such names, as in timm:vit_*."
     )
     parser.add_argument("--results", metavar="DIR", type=Path, default=RESULTS)
-    parser.add_argument("--page", action="store_true", help=f"Write {PAGE.relative_to(ROOT)} of what was measured.")
     asked = parser.parse_args()
-    if asked.page:
-        PAGE.write_text(page(asked.results), encoding="utf-8")
-        return 0
     return measure(plan(networks(), asked.only), asked.results)
 
 

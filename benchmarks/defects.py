@@ -1,4 +1,4 @@
-"""docs/defects.md, from the checks in results/checks: `python -m benchmarks.defects`, or `make defects`.
+"""The site's list of defects, from the checks in results/checks: `python -m benchmarks.defects` prints it.
 
 `python -m benchmarks.defects --probe 2.14.1` first runs all checks with that torch, in an environment made for it.
 """
@@ -9,11 +9,10 @@ import re
 import subprocess
 import tempfile
 import venv
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampbench.core.units import counted
 from ampbench.defects import AREAS, CHECKS, Check, program_of
 from ampbench.records.case import DEVICES
 from ampbench.records.rules import DEVICE, FAKE
@@ -24,22 +23,14 @@ from benchmarks.rules import read_probes, version
 
 ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "checks"
-PAGE = ROOT / "docs" / "defects.md"
 ABSENT = "–"
 """Stands for a check that did not run with a torch, or ran by an older program."""
 
 HEAD = """\
-# Known defects of mixed precision
-
-[ampbench](../README.md)
-
-Which publicly reported defects of mixed precision does each torch have, on which device, and what can you do about
-them? `make defects` generates this page from the runs in `results/checks/` and overwrites manual edits.
-`ampbench check` runs the same checks with your torch ([check.md](check.md)).
-
 **Not run on hardware: {missing}.** No such device was available. Checks that work on *fake tensors* used these
 instead: fake tensors pass through PyTorch's dispatcher, and so through autocast, but compute nothing. The CPU was
-{cpu}; checks of kernels and speed can differ on another CPU."""
+{cpu}; checks of kernels and speed can differ on another CPU. A test plants the defect of each check that no torch
+below shows, to prove that its program sees it."""
 
 MEANINGS = {
     GOOD: "the program sees the correct behaviour",
@@ -48,9 +39,6 @@ MEANINGS = {
     NOT_SHOWN: "undecided: the torch or the machine lacks something that the check needs",
     ABSENT: "not run: the check or its program is newer than the run",
 }
-UNSEEN = """\
-No torch above shows these defects on this CPU or on fake tensors: they were fixed earlier, or need another processor
-or device. A test plants each defect to prove that the program sees it (`tests/defects/`)."""
 WITHOUT_CHECK = """\
 These reports have no check: the necessary hardware was missing, or no program reproduced them on this CPU (with the
 compiler's caches off).
@@ -121,12 +109,12 @@ def _is_todays(result: Checked) -> bool:
 
 
 def page(runs: Sequence[StoredRun]) -> str:
-    """Return the page about runs of several torch versions, the oldest first."""
+    """Return the site's list of checks as runs of several torch versions, the oldest first, have them."""
     listed = matrices(runs)
-    newest = listed[0].versions[-1]
     fake = [
         matrix.device.upper() for matrix in listed if any(result.how == FAKE for result in matrix.found[-1].values())
     ]
+    linked = re.sub(r"[\w-]+/[\w-]+#\d+", lambda thread: _link(thread[0]), WITHOUT_CHECK)
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing", cpu=" or ".join(dict.fromkeys(map(_cpu, runs)))),
         "\n".join(f"* *{name}*: {meaning}" for name, meaning in MEANINGS.items()),
@@ -134,25 +122,15 @@ def page(runs: Sequence[StoredRun]) -> str:
         "## What changed between versions",
         _changed(listed),
     ]
-    before: set[tuple[str, str]] = set()
-    for matrix in listed:
-        parts += [f"## {_title(matrix)}", *_newest(matrix, newest, before)]
-        before |= {(name, result.outcome) for name, result in matrix.found[-1].items() if result.how == FAKE}
-    parts += ["## Not seen with any of these versions", UNSEEN, _unseen(listed)]
-    linked = re.sub(r"[\w-]+/[\w-]+#\d+", lambda thread: _link(thread[0]), WITHOUT_CHECK)
-    parts += ["## Reported, without a check", linked]
-    parts += ["## The reports", f"<details><summary>Threads</summary>\n\n{_threads()}\n\n</details>"]
-    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+    for area in AREAS:
+        parts.append(f"## Area {area}")
+        parts += [_of_check(check, listed) for check in CHECKS.values() if check.area == area]
+    return "\n\n".join([*parts, "## Reported, without a check", linked]) + "\n"
 
 
 def _cpu(run: StoredRun) -> str:
     flags = [name for name in run.header.environment.cpu_flags if name.startswith(("avx512_bf16", "avx512f", "amx"))]
     return f"an {run.header.environment.cpu} with {', '.join(flags) or 'neither AVX512 nor AMX'}"
-
-
-def _title(matrix: Matrix) -> str:
-    hows = {result.how for result in matrix.found[-1].values()}
-    return f"{matrix.device} ({'on the device' if DEVICE in hows else 'fake tensors'})"
 
 
 def _counts(listed: Sequence[Matrix]) -> str:
@@ -174,44 +152,16 @@ def _changed(listed: Sequence[Matrix]) -> str:
     return markdown_table(headers, rows, headers) if rows else "Nothing."
 
 
-def _unseen(listed: Sequence[Matrix]) -> str:
-    """Return the checks that ran and found no defect."""
-    asked = {name for matrix in listed for by_check in matrix.found for name in by_check}
-    shown_defective = {
-        check.name
-        for matrix in listed
-        for check in matrix.checks
-        if {DEFECTIVE, DIFFERS} & set(matrix.outcomes(check.name))
-    }
-    rows = [[name, check.title, check.mended] for name, check in CHECKS.items() if name in asked - shown_defective]
-    return markdown_table(["check", "what would be wrong", "mended in"], rows, ["what would be wrong"])
-
-
-def _newest(matrix: Matrix, newest: str, before: Collection[tuple[str, str]]) -> list[str]:
-    """Return the tables of a device with the newest torch, without outcomes on the devices `before` it."""
-    results = matrix.found[-1]
-
-    def those(outcome: str) -> Iterable[tuple[Check, Checked]]:
-        known = ((check, results[check.name]) for check in matrix.checks if check.name in results)
-        return (pair for pair in known if pair[1].outcome == outcome and (pair[0].name, outcome) not in before)
-
-    defects = [[check.name, check.title, result.seen, check.remedy] for check, result in those(DEFECTIVE)]
-    traps = [[check.name, check.title, check.remedy] for check, _ in those(DIFFERS)]
-    unshown = [f"* `{check.name}`: {escaped(result.why)}" for check, result in those(NOT_SHOWN)]
-    heads = ["check", "what is wrong", "seen", "what to do"]
-    return [
-        f"{counted(len(defects), 'defect')} in torch {newest}{', besides those above' if before else ''}:",
-        markdown_table(heads, defects, heads) if defects else "None.",
-        f"By design, but unexpected ({len(traps)}):" if traps else "",
-        markdown_table(["check", "what", "what to do"], traps, ["check", "what", "what to do"]) if traps else "",
-        f"Not shown here ({len(unshown)}):" if unshown else "",
-        "\n".join(unshown),
-    ]
-
-
-def _threads() -> str:
-    """Return a line for each check with links to its threads."""
-    return "\n".join(f"* `{name}`: {', '.join(map(_link, check.threads))}" for name, check in CHECKS.items())
+def _of_check(check: Check, listed: Sequence[Matrix]) -> str:
+    """Return the section of a check: the defect, outcomes by torch, what was seen last, the remedy and the reports."""
+    rows = [[matrix.device, *matrix.outcomes(check.name)] for matrix in listed if check in matrix.checks]
+    results = {matrix.device: matrix.found[-1][check.name] for matrix in listed if check.name in matrix.found[-1]}
+    seen = {device: result.why or f"{result.seen} (expected: {result.expected})" for device, result in results.items()}
+    lines = [f"### {check.name}", f"{escaped(check.title)}.", markdown_table(["device", *listed[0].versions], rows)]
+    lines += [f"Seen on {device}: {escaped(text)}." for device, text in seen.items()]
+    lines += [f"Why: {escaped(check.why)}.", f"What to do: {escaped(check.remedy)}."]
+    lines += [f"Mended in torch {check.mended}."] * bool(check.mended)
+    return "\n\n".join([*lines, f"Reports: {', '.join(map(_link, check.threads))}"])
 
 
 def _link(thread: str) -> str:
@@ -236,8 +186,10 @@ def probe(torch: str, folder: Path = PROBES) -> Path:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.defects", description="Write docs/defects.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.defects", description="Print the site's list of defects."
+    )
     parser.add_argument("--probe", nargs="+", default=[], metavar="VERSION", help="first ask these versions of torch")
     for torch in parser.parse_args().probe:
         print(probe(torch))
-    PAGE.write_text(page(read_probes(PROBES)), encoding="utf-8")
+    print(page(read_probes(PROBES)))

@@ -1,5 +1,6 @@
-"""docs/autocast-rules.md, from the probes in results/rules: `python -m benchmarks.rules`, or `make rules`."""
+"""The site's list of autocast's rules, from the probes in results/rules: `python -m benchmarks.rules` prints it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,24 +13,14 @@ from ampbench.show.comparison import rule_lines
 from ampbench.show.document import escaped, markdown, markdown_table
 from ampbench.show.studies import section
 from ampbench.store import StoredRun, read_run
-from ampbench.studies.rules import SOURCES, STUDY, compare_rules, probed_twice, torches
-from ampbench.trace.rules import document
+from ampbench.studies.rules import STUDY, compare_rules, probed_twice, torches
 
 ROOT = Path(__file__).parents[1]
 PROBES = ROOT / "results" / "rules"
-PAGE = ROOT / "docs" / "autocast-rules.md"
+DOCUMENTS = {"XPU reference": "xpu_amp_op_reference.json", "PyTorch page": "pytorch_amp_page.json"}
+"""The files of ampbench/trace/ that hold the documents, whose module needs torch."""
 
 HEAD = """\
-# What autocast does to each op
-
-[ampbench](../README.md)
-
-In which dtype does autocast run each op, where do documents disagree, and what changed between torch versions? Look
-here when an op under autocast returns an unexpected dtype or raises an unexpected error, for example after an upgrade.
-
-`make rules` generates this page from the probes in `results/rules/` and overwrites manual edits.
-[explain.md](explain.md#which-rules-autocast-has-here) describes the probes and has the command for your torch.
-
 **Not run on hardware: {missing}.** No such device was available. Its ops ran on *fake tensors*, which pass through
 PyTorch's dispatcher, and so through autocast's rules, but compute nothing: the rules are those of the named torch, but
 no kernel ran on the device."""
@@ -50,7 +41,7 @@ def read_probes(folder: Path = PROBES) -> list[StoredRun]:
 
 
 def page(probed: Sequence[StoredRun]) -> str:
-    """Return the page about probes of several torch versions, the oldest first; all have the same device types."""
+    """Return the list of probes of several torch versions, the oldest first; all have the same device types."""
     newest = probed[-1]
     (torch,) = torches([newest], lambda run: run.of(RuleProbe))
     devices = [probe.device for probe in torch.results]
@@ -61,19 +52,22 @@ def page(probed: Sequence[StoredRun]) -> str:
         changes = [change for pair in probed_twice(old, new) for change in compare_rules(*pair)]
         lines = rule_lines(changes) or ["no rule of autocast changed"]
         changed[f"### From torch {version(old)} to {version(new)}"] = lines
-    disagreeing, stored = section(STUDY, None, torch), f"results/rules/torch-{version(newest)}.jsonl.gz"
+    disagreeing = section(STUDY, None, torch)
     parts = [
         HEAD.format(missing=" and ".join(fake) or "nothing"),
         markdown_table(["torch", *devices], observed, devices),
-        "\n".join(f"* **{escaped(label)}**: {escaped(document(name)['source'])}" for name, label in SOURCES.items()),
+        "\n".join(f"* **{label}**: {escaped(_source(name))}" for label, name in DOCUMENTS.items()),
         EFFECTS,
         "## What changed between versions",
         *("\n".join([f"{title}\n", *(f"* {escaped(line)}" for line in lines)]) for title, lines in changed.items()),
         "## What disagrees",
         markdown([replace(disagreeing, blocks=disagreeing.blocks[:-1])], level=3),
-        f"## Every op\n\nIn your torch: `ampbench explain rules -v`. Stored: `ampbench show {stored} -v`.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _source(name: str) -> str:
+    return str(json.loads((ROOT / "ampbench" / "trace" / name).read_text(encoding="utf-8"))["source"])
 
 
 def version(probed: StoredRun) -> str:
@@ -82,4 +76,4 @@ def version(probed: StoredRun) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(read_probes()), encoding="utf-8")
+    print(page(read_probes()))

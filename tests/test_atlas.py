@@ -53,8 +53,6 @@ def test_a_run_that_is_complete_is_left_and_one_that_was_broken_off_goes_on(tmp_
 def test_its_page_has_the_networks_that_gain_most_of_each_phase(tmp_path: Path) -> None:
     write_zoo_run(tmp_path, networks=120)
     said = page(tmp_path)
-    assert said.startswith("# The atlas\n")
-    assert "random weights" in said
     parts = said.split("## In ")[1:]
     assert [part.partition("\n")[0] for part in parts] == ["inference", "training"]
     for part in parts:
@@ -62,4 +60,3 @@ def test_its_page_has_the_networks_that_gain_most_of_each_phase(tmp_path: Path) 
         assert 10 < len(rows) <= MOST
         speeds = [float(row[2].partition("x")[0]) for row in rows if row[1] != "fp32"]
         assert speeds == sorted(speeds, reverse=True)
-    assert "/tmp/" not in said

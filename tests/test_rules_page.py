@@ -1,19 +1,15 @@
-"""docs/autocast-rules.md is what the committed probes say, and they say what is known of those torch versions."""
+"""The site's list of rules, and the committed probes that it is made of."""
 
 import pytest
 
 from ampbench.records.kinds import RULES
 from ampbench.records.rules import RuleProbe
-from benchmarks.rules import PAGE, PROBES, page, read_probes, version
+from benchmarks.rules import PROBES, page, read_probes, version
 
 
 @pytest.fixture(scope="module")
 def probed():
     return read_probes()
-
-
-def test_the_committed_page_is_what_make_rules_writes(probed):
-    assert PAGE.read_text(encoding="utf-8") == page(probed), "run `make rules`"
 
 
 def test_every_version_from_the_oldest_supported_is_there_with_all_devices_and_dtypes(probed):
@@ -30,7 +26,6 @@ def test_every_version_from_the_oldest_supported_is_there_with_all_devices_and_d
 def test_committed_probes_are_small_whole_runs(probed):
     assert all(path.stat().st_size < 300_000 for path in PROBES.iterdir())
     assert {(one.header.explains, one.ended) for one in probed} == {(RULES, "complete")}
-    assert len({one.header.run for one in probed}) == len(list(PROBES.iterdir()))
 
 
 def test_the_page_says_first_what_no_hardware_ran(probed):

@@ -51,7 +51,7 @@ def round_value(
 
     `samples[build]` are of one build, `cpu_samples` their CPU times (None: unknown, and the fastest of all counts).
     Other processes only ever delay a step, so contention moves the minimum least (Chen and Revels, "Robust benchmarking
-    in noisy environments", 2016; measured in docs/performance.md). If every sample was delayed, the value is the least
+    in noisy environments", 2016). If every sample was delayed, the value is the least
     CPU time: on a busy machine only short steps run without interruption, and the minimum would favour them. Builds are
     at random places in memory, so the luckiest of several is about equally lucky in every round. On an accelerator,
     whose clock falls under load, the value is the median of its `windows` of a second and more: the sustained speed.

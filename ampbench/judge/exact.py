@@ -132,7 +132,7 @@ _OF_UPDATE = {"update_rel_l2": "rel_l2", "update_kept": "kept"}
 MEMORY = "peak_memory_bytes"
 LUCK = 3.0
 """The largest variation of an error by chance, in units of 1 / sqrt(n). An error is the norm of n roundings; another
-order of summation draws others, whose norm varies by 1 / sqrt(n) (docs/statistics.md has a table)."""
+order of summation draws others, whose norm varies by 1 / sqrt(n) (`benchmarks.self.verdicts` has a table)."""
 
 
 def outcome_finding(pair: Pair) -> Change | None:

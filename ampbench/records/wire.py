@@ -27,7 +27,7 @@ SERVER_VARIABLES = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
 """The variables that a server sets for itself and its workers: a crash loses no output, the compiler starts no process
-pool. They must not change the cost of a step (docs/performance.md measures each)."""
+pool. They must not change the cost of a step."""
 
 FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """The variables of the server alone: a query for a GPU then does not initialise its driver, which would break later

@@ -80,6 +80,11 @@ def test_every_file_of_the_project_that_a_page_names_is_there(page: str) -> None
     assert [name for name in sorted(named) if not Path(ROOT / name).exists()] == []
 
 
+def test_every_page_that_a_message_or_docstring_names_is_there() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "ampbench").rglob("*.py"))
+    assert [name for name in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", sources) if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_name_of_the_library_that_a_page_gives_is_there(page: str) -> None:
     for _, code in inline_code(page):

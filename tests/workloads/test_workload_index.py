@@ -12,7 +12,6 @@ from ampbench.workloads import index
 from ampbench.workloads.index import WORKLOADS, resolve_parameters
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTATION = ROOT / "docs" / "workloads.md"
 
 
 def test_the_index_imports_neither_torch_nor_numpy():
@@ -98,11 +97,3 @@ def test_stored_cases_of_built_in_workloads_have_the_ids_that_they_have_now():
         batch_size = parameters.pop("batch_size")
         now = structs.replace(case, parameters=parameters, batch_size=batch_size)
         assert stored.cases[now.case_id] is case
-
-
-@pytest.mark.parametrize("spec", WORKLOADS.values(), ids=WORKLOADS)
-def test_the_documentation_gives_every_workload_with_its_presets(spec):
-    sizes = ", ".join(f"`{name}` {' / '.join(map(str, values))}" for name, values in spec.sizes.items())
-    suite = ", ".join(spec.suite) or "–"
-    row = f"| `{spec.name}` | {spec.family} | {spec.summary} | {sizes} | {spec.items} | {suite} |"
-    assert row in DOCUMENTATION.read_text(encoding="utf-8").splitlines()
