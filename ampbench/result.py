@@ -14,13 +14,13 @@ from ampbench.core.budget import Budget
 from ampbench.core.statement import Statement
 from ampbench.core.units import counted
 from ampbench.judge import frame, notes
-from ampbench.judge.verdict import across_tables, takes_of, verdicts_of
+from ampbench.judge.verdict import crossings, takes_of, verdicts_of
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import results
 from ampbench.show.document import Document, Section, finite
 from ampbench.show.networks import networks_of
-from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, with_verdicts
+from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, precision_label, with_verdicts
 from ampbench.show.terminal import Printed
 from ampbench.store import StoredRun, read_found
 from ampbench.store.folder import trainings_beside
@@ -53,6 +53,10 @@ class Plot:
         except ImportError:
             return bundle
         return {**bundle, "image/svg+xml": vl_convert.vegalite_to_svg(dict(self.spec))}
+
+
+def _plain(statement: Statement) -> dict[str, Any]:
+    return {**asdict(statement), "facts": dict(statement.facts)}
 
 
 def drawn_alone(drawing: "Drawing[Any]", subject: "Subject[Any]") -> Plot:
@@ -127,13 +131,18 @@ class Result(Shown):
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """The answers, their hints and the notes on the run, as codes with facts."""
+        """The answers, their hints, the crossings of a sweep and the notes on the run, as codes with facts."""
         answers = [statement for take in self.takes.values() for statement in (take.statement, *take.hints)]
-        return [*answers, *self.notes(self.rows)]
+        return [*answers, *self.crossings, *self.notes(self.rows)]
+
+    @cached_property
+    def crossings(self) -> list[Statement]:
+        """From which value of a swept number on each precision is faster; empty without such a sweep."""
+        return crossings(self.stored, self.takes)
 
     def notes(self, rows: Sequence[Row]) -> list[Statement]:
         """Return the notes on some of the rows, as codes with facts."""
-        return [*across_tables(self.stored, self.takes), *notes.statements(self.stored, rows), *notes.skips(rows)]
+        return [*notes.statements(self.stored, rows), *notes.skips(rows)]
 
     def document(self, case_ids: Collection[str] | None = None, again: str = "", *, verbose: bool = False) -> Document:
         """Return the tables of the cases `case_ids` (None: all), with the advice and the notes.
@@ -143,7 +152,7 @@ class Result(Shown):
         rows = [row for row in self.rows if case_ids is None or row["case_id"] in case_ids]
         return Document(
             sections=lambda: self._sections(rows, again, verbose=verbose),
-            data=lambda: rows,
+            data=lambda: [*map(self._with_crossings, rows)] if self.crossings else rows,
             columns=[*metrics.COLUMNS, *VERDICT_COLUMNS],
             rows=lambda: rows,
         )
@@ -158,6 +167,7 @@ class Result(Shown):
             rounds = [timing for timing in stored.rounds if timing.case_id == case_id]
             return [results.case_section(rows[0], rounds, records)]
         whole, pointers = [row for row in self.rows if group_of(row) in groups], list[str]()
+        shown = {row["case_id"] for row in rows}
         if verbose:
             from ampbench.show import studies
             from ampbench.studies import check
@@ -169,11 +179,17 @@ class Result(Shown):
             rows=rows,
             takes=self.takes,
             networks=networks_of(whole, self.takes, stored.cases),
+            crossings=[crossing for crossing in self.crossings if crossing.subject in shown],
             notes=self.notes(rows),
             pointers=pointers,
             again=again,
         )
         return results.sections(screen, verbose=verbose)
+
+    def _with_crossings(self, row: Row) -> Row:
+        """Return a row with the crossings of its precision, for JSON."""
+        label = precision_label(row)
+        return {**row, "crossings": [_plain(found) for found in self.crossings if found.facts["precision"] == label]}
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -192,7 +208,7 @@ class Result(Shown):
             "run": self.stored.header.run,
             "rows": [dict(row) for row in self.rows],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            "statements": [{**asdict(statement), "facts": dict(statement.facts)} for statement in self.statements],
+            "statements": [*map(_plain, self.statements)],
         }
         plain: dict[str, Any] = finite(data)
         return plain
@@ -262,6 +278,15 @@ class Findings(Shown):
     def frame(self) -> "pd.DataFrame":
         """The first table: the rows that `--format csv` prints."""
         return next(iter(self.tables.values()))
+
+    @property
+    def code(self) -> dict[str, dict[str, str]]:
+        """The code to paste of each case with any, by the case's id and then by the tool that it is for."""
+        cases = [subject for subject in self._subjects if subject.case]
+        texts = {
+            subject.case.case_id: self.study.code(subject.case, subject.found) for subject in cases if subject.case
+        }
+        return {case_id: dict(code) for case_id, code in texts.items() if code}
 
     def document(self) -> Document:
         """Return the statements and tables, as the verb prints them."""

@@ -131,7 +131,17 @@ class Hint(StrEnum):
     SCALE = "scale"
     NOISE_UNKNOWN = "noise-unknown"
     LAUNCH_BOUND = "launch-bound"
-    OTHER_TABLE = "other-table"
+
+
+class Crossing(StrEnum):
+    """From or up to which value of a swept number a precision is faster than today's."""
+
+    FROM = "faster-from"
+    UP_TO = "faster-up-to"
+    EVERYWHERE = "faster-everywhere"
+    NOWHERE = "faster-nowhere"
+    MIXED = "faster-at-some"
+    UNCERTAIN = "faster-uncertain"
 
 
 class Note(StrEnum):

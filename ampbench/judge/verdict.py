@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
@@ -17,12 +18,12 @@ from ampbench.core import stats
 from ampbench.core.budget import Budget
 from ampbench.core.metrics import LATE, LATER, reach
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
-from ampbench.core.statement import Answer, Hint, Refusal, Severity, Statement, Undecided, state
+from ampbench.core.statement import Answer, Crossing, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.judge import frame
 from ampbench.judge.rounds import MeasuredRun, TimedRound, control_ratio, paired_interval, unfit_said
-from ampbench.records.case import COMPILED, TORCHS_CHOICE, WITH_GRAPHS, compile_mode, compiled_path
+from ampbench.records.case import COMPILED, WITH_GRAPHS, Case, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
-from ampbench.records.labels import few, fp32s_fault, hints_of, no_precisions_fault
+from ampbench.records.labels import case_labels, few, fp32s_fault, hints_of, no_precisions_fault
 from ampbench.records.measured import LOWEST_BIN, Divergence, Late, Update
 from ampbench.show.rows import TODAYS, Group, Row, Take, grouped, judged_error, number
 from ampbench.store import StoredRun
@@ -792,53 +793,62 @@ def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]
     return [state(Hint.LAUNCH_BOUND, "", Severity.ADVICE, **facts)]
 
 
-def across_tables(stored: StoredRun, takes: Mapping[Group, Take]) -> list[Statement]:
-    """Return a hint for each workload and phase whose fastest take is not in its plain table.
+def crossings(stored: StoredRun, takes: Mapping[Group, Take]) -> list[Statement]:
+    """Return from which value of a swept number on each precision is faster than today's.
 
-    Tables differ in memory format, path or `sdpa`; in the plain one, contiguous and eager, torch chooses the attention.
-    The gain over today's precision and over the take of the plain table must be certain.
+    Of several swept numbers it is the first, for each combination of all else. A precision that is refused at every
+    value has no statement.
     """
-    tables: dict[tuple[object, ...], list[Take]] = {}
-    for group, choice in takes.items():
-        key = group.workload, group.parameters, group.batch_size, group.recipe, group.device, group.phase
-        tables.setdefault(key, []).append(choice)
-    several = [members for members in tables.values() if len(members) > 1]
-    if not several:
-        return []
-    rows = {row["case_id"]: row for row in frame.run_rows(stored)}
-    speeds = _speeds(stored)
-    return [hint for members in several if (hint := _fastest_table(members, rows, speeds))]
+    sweeps = stored.header.selection.sweeps
+    name = next((name for name, values in sweeps.items() if len({*values}) > 1 and all(map(_is_number, values))), "")
+    series: dict[str, list[tuple[float, Verdict]]] = {}
+    alike: dict[str, Case] = {}
+    for verdict in (verdict for take in takes.values() for verdict in take.verdicts):
+        case = stored.cases[verdict.case_id]
+        values: dict[str, Any] = {**case.parameters, "batch_size": case.batch_size}
+        if verdict.precision not in TODAYS and (value := values.pop(name, None)) is not None:
+            same = structs.replace(case, batch_size=values.pop("batch_size", None), parameters=values)
+            alike[same.case_id] = same
+            series.setdefault(same.case_id, []).append((value, verdict))
+    places = case_labels(alike.values(), precision=False)
+    several = len({*places.values()}) > 1
+    return [
+        _crossing(members, parameter=name, where=places[case_id] if several else None)
+        for case_id, members in series.items()
+        if any(verdict.evidence and verdict.status is not Status.REFUSED for _, verdict in members)
+    ]
 
 
-def _fastest_table(takes: Sequence[Take], rows: Mapping[str, Row], speeds: Speeds) -> Statement | None:
-    taken = {choice.group: rows[choice.case_id] for choice in takes if choice.case_id}
-    taken = {group: row for group, row in taken.items() if number(row["seconds_median"])}
-    usual = {"memory_format": "contiguous", "sdpa": "", "path": "eager"}
-    plain = next((group for group in taken if all(getattr(group, name) == usual[name] for name in usual)), None)
-    if plain is None:
-        return None
-    plain_take = next(choice for choice in takes if choice.group == plain)
-    today = _today([rows[verdict.case_id] for verdict in plain_take.verdicts]) or taken[plain]
-    group = min(taken, key=lambda table: number(taken[table]["seconds_median"]) or math.inf)
-    best = taken[group]
-    gain, beside = speeds.over(best, today), speeds.over(best, taken[plain])
-    if group == plain or not is_gain(gain) or not (beside.certain and (beside.low or 0.0) > 1.0):
-        return None
-    others = [name for name in ("memory_format", "path") if getattr(group, name) != usual[name]]
-    better, where = [getattr(group, name) for name in others], [usual[name] for name in others]
-    if group.sdpa:
-        better, where = [*better, f"sdpa {group.sdpa}"], [*where, f"sdpa {TORCHS_CHOICE}"]
-    return state(
-        Hint.OTHER_TABLE,
-        best["case_id"],
-        Severity.ADVICE,
-        tables=len(takes),
-        workload=group.workload,
-        batch=group.batch_size,
-        phase=group.phase,
-        precision=best["precision"],
-        there=", ".join(better),
-        here=", ".join(where),
-        speed=gain.value,
-        than=today["precision"],
-    )
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _crossing(series: Iterable[tuple[float, Verdict]], **facts: str | None) -> Statement:
+    """Return where the gain of a precision begins or ends, by the certain verdicts of its values."""
+    ordered = sorted(series, key=itemgetter(0))
+    faster = [(value, verdict) for value, verdict in ordered if is_gain(verdict.speed)]
+    others = [(value, verdict) for value, verdict in ordered if _no_faster(verdict)]
+    unknown = [value for value, verdict in ordered if not (is_gain(verdict.speed) or _no_faster(verdict))]
+    listed = {"undecided": unknown}
+    listed["refused"] = [value for value, verdict in ordered if verdict.status is Status.REFUSED]
+    first, last = None, None
+    if faster and others and others[-1][0] < faster[0][0]:
+        code, first, last = Crossing.FROM, others[-1], faster[0]
+    elif faster and others and faster[-1][0] < others[0][0]:
+        code, first, last = Crossing.UP_TO, faster[-1], others[0]
+    elif faster and (others or unknown):
+        code = Crossing.MIXED
+        listed |= {"faster": [value for value, _ in faster], "slower": [value for value, _ in others]}
+    elif unknown:
+        code = Crossing.UNCERTAIN
+    else:
+        code, first, last = (Crossing.EVERYWHERE if faster else Crossing.NOWHERE), ordered[0], ordered[-1]
+    numbers: dict[str, float | str | None] = {}
+    for place, known in (("first", first), ("last", last)):
+        if known is not None:
+            speed = known[1].speed
+            numbers |= {place: known[0], f"{place}_speed": speed.value}
+            numbers |= {f"{place}_low": speed.low, f"{place}_high": speed.high}
+    named = {what: ", ".join(map(str, values)) or None for what, values in listed.items()}
+    at = (last if code is Crossing.FROM else first) or ordered[0]
+    return state(code, at[1].case_id, Severity.ADVICE, precision=at[1].label, **facts, **numbers, **named)

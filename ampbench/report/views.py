@@ -210,6 +210,8 @@ def networks(material: Material) -> View | None:
         more = [replace(hidden, title=f"{len(block.rows) - AT_ONCE:,} more", folded=True)] if hidden.rows else []
         folding += [replace(block, rows=block.rows[:AT_ONCE]), *more]
     blocks = [*folding, *([means] if (means := brought(measured)).rows else [])]
+    crossings = [text for run in material.shown for text in lines(run.result.crossings, run.stored.cases)]
+    blocks += map(Block, dict.fromkeys(map(as_sentence, crossings)))
     if len(measured) <= AT_ONCE:
         takes = [(f"{network.name} {network.rows[0]['phase']}", network.take) for network in material.networks]
         why = [(name, "; ".join([answer(take.statement), *map(words, take.hints)])) for name, take in takes]
@@ -344,8 +346,8 @@ def _study_part(material: Material, kind: Kind) -> Part | None:
         section = studies.section(study, subject.case, subject.found)
         first, *further = [block for block in section.blocks if not block.headers] or [Block(section.title)]
         blocks = [*further, *(cut(block) for block in section.blocks if block.headers)] if place < DETAILED else []
-        code = study.code(subject.case, subject.found) if place < DETAILED else ""
-        pasted = Code("To paste", code) if code else None
+        texts = study.code(subject.case, subject.found) if place < DETAILED else {}
+        pasted = next((Code("To paste", text) for text in texts.values()), None)
         details.append(Detail(name=subject.name, said=first.title, blocks=blocks, code=pasted))
     charts, notes = drawn(subjects, [detail.said for detail in details], *study.charts)
     if len(details) > LISTED:

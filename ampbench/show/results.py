@@ -56,8 +56,8 @@ EXPLAINS: Mapping[StrEnum | None, tuple[str, str, float]] = {
 class Screen:
     """The content shown of a run: `rows` with their verdicts, the precision to take of each table, `notes` on both.
 
-    `networks` are those of the rows, with all their precisions. `pointers` name other verbs for problems of cases;
-    `again` is the command that shows the run ("": none).
+    `networks` are those of the rows, with all their precisions. `crossings` end the screen. `pointers` name other verbs
+    for problems of cases; `again` is the command that shows the run ("": none).
     """
 
     header: Header
@@ -65,6 +65,7 @@ class Screen:
     rows: Sequence[Row]
     takes: Mapping[Group, Take] = field(default_factory=dict)
     networks: Sequence[Network] = ()
+    crossings: Sequence[Statement] = ()
     notes: Sequence[Statement] = ()
     pointers: Sequence[str] = ()
     again: str = ""
@@ -114,7 +115,7 @@ COLUMNS: Sequence[Column[Row]] = (
 
 
 def sections(screen: Screen, *, verbose: bool = False) -> list[Section]:
-    """Return the tables and notes, then a line for each of several networks; for many tables only these lines.
+    """Return the tables and notes, then a line for each of several networks, for many tables only these, and crossings.
 
     `verbose` adds every metric and every note.
     """
@@ -132,7 +133,8 @@ def sections(screen: Screen, *, verbose: bool = False) -> list[Section]:
     listed += [Section("", [*map(Block, dict.fromkeys(texts))])] if texts else []
     if screen.networks and (brief or len({network.rows[0]["workload"] for network in screen.networks}) > 1):
         listed.append(Section("", networks.tables(screen.networks)))
-    return listed
+    crossings = [*map(Block, lines(screen.crossings, screen.cases))]
+    return [*listed, Section("", crossings)] if crossings else listed
 
 
 def _table(group: Group, rows: Sequence[Row], screen: Screen, verbose: bool) -> list[Block]:

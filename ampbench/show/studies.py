@@ -110,9 +110,9 @@ def document(
 
     missing = _missing(stored, outcomes)
     code = [
-        Code("To paste" if len(subjects) == 1 else f"To paste for {subject.name}", text)
+        pasted
         for subject in (subjects if everything or len(subjects) == 1 else ())
-        if subject.case and (text := study.code(subject.case, subject.found))
+        for pasted in _pasted(study, subject, several=len(subjects) > 1, everything=everything)
     ]
     room = SCREEN - len(missing) - sum(pasted.text.count("\n") + 2 for pasted in code)
 
@@ -138,6 +138,18 @@ def document(
     )
 
 
+def _pasted(study: "Study[Any, Any]", subject: Subject[Any], *, several: bool, everything: bool) -> Iterator[Code]:
+    """Yield the code to paste of a subject, with `everything` for further tools, too."""
+    texts = study.code(subject.case, subject.found) if subject.case else {}
+    owner = f" for {subject.name}" if several else ""
+    for place, (tool, text) in enumerate(texts.items()):
+        if everything and place:
+            yield Code(f"To paste{owner}, with {tool}", text)
+        elif not place:
+            hint = "" if everything or len(texts) == 1 else f" (-v: with {', '.join([*texts][1:])})"
+            yield Code(f"To paste{owner}{hint}", text)
+
+
 def _missing(stored: StoredRun, outcomes: Iterable[tuple[str, str, str]]) -> list[str]:
     """Return a line for each reason why cases have no result, or a part of one."""
     labels = case_labels(stored.cases[case_id] for case_id, _, _ in outcomes)
@@ -158,10 +170,10 @@ def rows_of(table: "Table[Found, Any]", subject: Subject[Found]) -> list[dict[st
 def _concluded(study: "Study[Any, Found]", subject: Subject[Found]) -> dict[str, Any]:
     """Return the conclusions and tables of a subject for JSON."""
     statements = list(study.conclusions(subject.case, subject.found))
-    code = study.code(subject.case, subject.found) if subject.case else ""
+    code = study.code(subject.case, subject.found) if subject.case else {}
     return {
         "sentences": lines(statements),
-        **({"code": code} if code else {}),
+        **({"code": dict(code)} if code else {}),
         "statements": [asdict(statement) for statement in statements],
         "tables": {shape.key: records(shape.columns, shape.rows(subject.found)) for shape in study.tables if shape.key},
     }

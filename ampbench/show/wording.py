@@ -8,7 +8,18 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Severity, Statement, Undecided
+from ampbench.core.statement import (
+    Answer,
+    Arithmetic,
+    Crossing,
+    Flaw,
+    Hint,
+    Note,
+    Refusal,
+    Severity,
+    Statement,
+    Undecided,
+)
 from ampbench.core.units import (
     FORMATS,
     UNDEFINED,
@@ -28,6 +39,10 @@ _TRAINED = "{precision}{optimizer:if| with ||: }"
 _GROUPS = "{many:if| in |,|}{groups:if| of |counted;parameter group|}"
 _OVER_FP32 = "{over_fp32:if| (|times| the speed of fp32 with tf32 off)}"
 _IN_RANGE = ", though finite in fp64: the network leaves fp32's range"
+
+_SWEPT = "{where:if|||: }{precision} is"
+_MEASURED = "measured {first}: {first_speed:times}, {last}: {last_speed:times}"
+_EXCEPT = "{undecided:if|; undecided at ||}{refused:if|; refused at ||}"
 
 
 TEMPLATES: Mapping[StrEnum, str] = {
@@ -94,10 +109,12 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "launch-bound in {bound}: {helps:helps}larger batch{fewer:if|, or ||} (the device has work for "
         "{low:share}{high:if|–|share|} of a step)"
     ),
-    Hint.OTHER_TABLE: (
-        "of the {tables} tables of {workload}{batch:if| batch ||} {phase}, {precision} in {there} is fastest: "
-        "{speed:times} the speed of {than} in {here}"
-    ),
+    Crossing.FROM: f"{_SWEPT} faster from {{parameter}} {{last}} on ({_MEASURED}){_EXCEPT}",
+    Crossing.UP_TO: f"{_SWEPT} faster up to {{parameter}} {{first}} ({_MEASURED}){_EXCEPT}",
+    Crossing.EVERYWHERE: f"{_SWEPT} faster at every {{parameter}} ({_MEASURED}){_EXCEPT}",
+    Crossing.NOWHERE: f"{_SWEPT} faster at no {{parameter}} ({_MEASURED}){_EXCEPT}",
+    Crossing.MIXED: f"{_SWEPT} faster at {{parameter}} {{faster}}{{slower:if|, but not at ||}}{_EXCEPT}",
+    Crossing.UNCERTAIN: f"{_SWEPT} certainly faster at no {{parameter}}{_EXCEPT}",
     Note.EMULATED: "this {device} emulates {halves}: {halves} times say nothing about other devices",
     Note.IMPORTED: "imported from {program}: {file}{readings:only|; numbers without rounds are the program's own}",
     Note.OTHER_CODE: "{why}",

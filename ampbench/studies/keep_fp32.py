@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.budget import LEAST_KEPT, Budget
-from ampbench.core.precisions import LOW, PRECISIONS
+from ampbench.core.precisions import LOW, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import UNDEFINED, format_error
 from ampbench.errors import UsageError
@@ -424,27 +424,111 @@ def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> 
 
 
 WIDTH = 88
-"""Longer calls have a line for each name, as formatters write them."""
+"""Longer calls and lists have a line for each name, as formatters write them."""
+
+UNDER_AUTOCAST = "# found under autocast, which keeps some ops in fp32 itself: search with a pure precision, too\n"
+TORCHAO = """\
+# found in {precision}: measure the error in torchao's format as well
+import torch
+{imports}
+
+KEPT = {kept}
 
 
-def code(case: Case, record: Searched) -> str:
-    """Return Python code that keeps the chosen modules in fp32; "" where none or all are kept.
+def is_converted(module: torch.nn.Module, name: str) -> bool:
+    inside = any(f"{{name}}.".startswith(f"{{path}}.") for path in KEPT)
+    return isinstance(module, torch.nn.Linear) and not inside
 
-    Names that `keep_fp32` would take for patterns are escaped.
-    """
+
+{call}
+"""
+FSDP = """\
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+low, fp32 = torch.{low}, torch.float32
+for name in {kept}:
+    back = {back}
+    fully_shard(model.get_submodule(name), mp_policy=MixedPrecisionPolicy(param_dtype=fp32, output_dtype=back))
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=low, reduce_dtype=fp32))
+"""
+OF_ONNX = """\
+import ast
+
+import onnx
+{imports}
+KEPT = {kept}
+network = onnx.load("model.onnx")  # written by torch.onnx.export(..., dynamo=True)
+nodes = []
+for node in network.graph.node:
+    scopes = {{entry.key: entry.value for entry in node.metadata_props}}.get("pkg.torch.onnx.name_scopes", "[]")
+    if {{scope.partition("@")[0] for scope in ast.literal_eval(scopes)[:-1]}} & {{*KEPT}}:
+        nodes.append(node.name)
+{call}
+"""
+CONVERTED = """\
+network = convert_float_to_float16(network, keep_io_types=True, node_block_list=nodes)
+casts = [node for node in network.graph.node if node.op_type == "Cast"]
+halves = {node.output[0]: node.input[0] for node in casts if node.name.endswith("_cast_to_fp16_node")}
+for node in casts:  # from one kept node to the next, values stay fp32
+    if node.name.endswith("_cast_to_fp32_node"):
+        node.input[0] = halves.get(node.input[0], node.input[0])
+onnx.save(network, "model_fp16.onnx")"""
+BUILT = """\
+layers = ",".join(f"{{name}}:fp32" for name in nodes)
+print(f"trtexec --onnx=model.onnx --{flag} --precisionConstraints=obey --layerPrecisions={{layers}}")
+# up to TensorRT 10: later ones take the precisions of the ONNX file itself"""
+
+
+def code(case: Case, record: Searched) -> dict[str, str]:
+    """Return Python code that keeps the chosen modules in fp32 by the tool that it is for; empty for none or all."""
     kept = record.ended.kept if record.ended else None
     if not kept or kept == WHOLE:
-        return ""
-    row, names = PRECISIONS[case.precision], [json.dumps(escape(name), ensure_ascii=False) for name in kept]
+        return {}
+    row, names = PRECISIONS[case.precision], [_quoted(name) for name in kept]
+    low, listed = row.rounding, _listed("KEPT = [", names, "]").removeprefix("KEPT = ")
+    noted = UNDER_AUTOCAST if row.autocast else ""
+    trains = case.phase == "training"
+    module, made = ("float8", "convert_to_float8_training") if trains else ("quantization", "quantize_")
+    config = "" if trains else ", Float8DynamicActivationFloat8WeightConfig()"
+    imports = f"from torchao.{module} import {f'{config[2:-2]}, ' if config else ''}{made}"
+    call = f"{made}(model{config}, {'module_' if trains else ''}filter_fn=is_converted)"
+    last = [
+        name for name in kept if any(_within(path, name) or path == name for path in record.space.units[-1].modules)
+    ]
+    back = f"None if name == {_quoted(last[0])} else low  # what runs last returns fp32" if last else "low"
+    texts = {
+        "torch": _with_torch(row, kept),
+        "torchao": TORCHAO.format(imports=imports, call=call, kept=listed, precision=case.precision),
+        "FSDP2": noted + FSDP.format(low=low, kept=listed, back=back),
+    }
+    flag = SHORT_DTYPES[low]
+    texts["TensorRT"] = noted + OF_ONNX.format(kept=listed, imports="", call=BUILT.format(flag=flag))
+    if flag == "fp16":  # which the converter writes alone
+        imports = "from onnxruntime.transformers.float16 import convert_float_to_float16\n"
+        texts["onnxruntime"] = noted + OF_ONNX.format(kept=listed, imports=imports, call=CONVERTED)
+    return texts
+
+
+def _with_torch(row: Precision, kept: Sequence[str]) -> str:
+    """Return code with `keep_fp32`; names that it would take for patterns are escaped."""
+    arguments = ["model", *(_quoted(escape(name)) for name in kept)]
     if row.autocast is not None:
-        first, arguments, last = [], ["model", *names], []
+        first, last = [], []
     else:
-        first, arguments = ["import torch", ""], ["model", *names, "cast_back=True"]
+        first, arguments = ["import torch", ""], [*arguments, "cast_back=True"]
         last = [f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32"]
-    call = [f"ampbench.keep_fp32({', '.join(arguments)})"]
-    if len(call[0]) > WIDTH:
-        call = ["ampbench.keep_fp32(", *(f"    {argument}," for argument in arguments), ")"]
-    return "\n".join([*first, "import ampbench", "", *call, *last, ""])
+    return "\n".join([*first, "import ampbench", "", _listed("ampbench.keep_fp32(", arguments, ")"), *last, ""])
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _listed(opening: str, names: Sequence[str], closing: str) -> str:
+    """Return code with names in a line, or a line for each."""
+    line = f"{opening}{', '.join(names)}{closing}"
+    return line if len(line) <= WIDTH else "\n".join([opening, *(f"    {name}," for name in names), closing])
 
 
 def _refined(selection: Selection, asked: KeepAsked) -> Selection:

@@ -167,9 +167,10 @@ class Study(Generic[A, R]):
 
     Output is made of `tables`, `conclusions` and `charts` of the stored `record`s, or of the records that `told`
     returns by case or device. `heading` stands behind the name of a case, else the record's own name;
-    `remarks` are notes of the measuring; `code` is Python to paste. `title` heads its part of a page, `key` names its
-    records in the JSON (none: as their lines). One whose `subject` is no case has `subjects`, which finds them in runs,
-    each with a `name`, of certain cases (None: all): tables, conclusions (of None) and charts are made of these.
+    `remarks` are notes of the measuring; `code` is Python to paste by the tool it is for, the most usual first. `title`
+    heads its part of a page, `key` names its records in the JSON (none: as their lines). One whose `subject` is no case
+    has `subjects`, which finds them in runs, each with a `name`, of certain cases (None:
+    all): tables, conclusions (of None) and charts are made of these.
     """
 
     kind: str
@@ -192,7 +193,7 @@ class Study(Generic[A, R]):
     conclusions: Callable[[Any, R], Iterable[Statement]]
     heading: Callable[[R], str] = lambda record: str(getattr(record, "name", ""))
     remarks: Callable[[R], Sequence[str]] = lambda record: getattr(record, "notes", [])
-    code: Callable[[Any, R], str] = lambda *_: ""
+    code: Callable[[Any, R], Mapping[str, str]] = lambda *_: {}
     subject: str = "case"
     title: str
     subjects: "Callable[[Iterable[StoredRun], Collection[str] | None], Sequence[R]] | None" = None

@@ -8,13 +8,15 @@ import pytest
 
 from ampbench.core.budget import Budget
 from ampbench.core.precisions import PRECISIONS
-from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Refusal, Statement, Undecided
+from ampbench.core.statement import Answer, Arithmetic, Crossing, Flaw, Hint, Refusal, Statement, Undecided
 from ampbench.judge import frame
-from ampbench.judge.verdict import across_tables, takes_of, verdicts_of
+from ampbench.judge.verdict import crossings, takes_of, verdicts_of
 from ampbench.records.changes import Cause, Status
 from ampbench.records.labels import hints_of
 from ampbench.records.measured import Round, Update
-from ampbench.records.run import Entry
+from ampbench.records.run import Entry, Selection
+from ampbench.result import Result
+from ampbench.show.document import markdown
 from ampbench.show.rows import Take
 from ampbench.store import StoredRun, read_run
 from tests.judge.test_looks import ADAMW, DOES_NOT, TRAINS, WELL, row, take, trained_by, training_row
@@ -309,45 +311,97 @@ def test_nobody_whose_steps_are_launch_bound_is_told_to_do_what_they_do(
     assert [facts.get("fewer") for facts in launches(*rows)] == [fewer]
 
 
-def across(*given: tuple[str, str, str, float], sdpa: str = "") -> list[Statement]:
-    """Compare the tables of one network with (precision, memory format, path, milliseconds) each in four rounds.
+def swept(times: dict[int, tuple[float, float]], name: str = "width", **differing: Any) -> StoredRun:
+    """Return a run of four rounds with the milliseconds of fp32 and bf16_autocast by the value of a swept number.
 
-    Those in channels_last have `sdpa`.
+    `differing` has other sweeps with the values whose cases take as long; an error at 4096 is over the limit.
     """
     cases = [
-        (make_case(precision, memory_format=layout, path=path, sdpa=sdpa if layout != "contiguous" else ""), took / 1e3)
-        for precision, layout, path, took in given
+        (make_case(precision, parameters=parameters, batch_size=size), took / 1e3)
+        for value, pair in times.items()
+        for other in differing.get("depth", [1])
+        for parameters, size in [({"depth": other} | ({} if name == "batch_size" else {name: value}), 8)]
+        for size in [value if name == "batch_size" else size]
+        for precision, took in zip(("fp32", "bf16_autocast"), pair, strict=True)
     ]
-    stored = StoredRun(
+    far = {case.case_id: case.parameters.get(name) == 4096 for case, _ in cases}
+    return StoredRun(
         path=Path("runs/run.jsonl"),
-        header=make_header(),
+        header=make_header(selection=Selection(sweeps={"sdpa": ["auto", "math"], name: [*times], **differing})),
         cases={case.case_id: case for case, _ in cases},
         rounds=[make_round(case, took * (1 + 0.001 * at), at) for case, took in cases for at in range(4)],
-        divergence={case.case_id: make_divergence(case, output_rel_l2=4e-3) for case, _ in cases},
+        divergence={
+            case.case_id: make_divergence(case, output_rel_l2=0.5 if far[case.case_id] else 4e-3) for case, _ in cases
+        },
     )
-    return across_tables(stored, takes_of(stored, Budget()))
 
 
-PLAIN = ("fp32", "contiguous", "eager", 3.98), ("bf16_autocast", "contiguous", "eager", 3.2)
+def crossed(stored: StoredRun) -> list[Statement]:
+    return crossings(stored, takes_of(stored, Budget()))
 
 
-def test_the_fastest_of_all_tables_of_a_network_is_named_against_plain_fp32() -> None:
-    last = ("fp32", "channels_last", "eager", 2.6), ("bf16_autocast", "channels_last", "eager", 1.88)
-    (told,) = across(*PLAIN, *last)
-    assert (told.facts["tables"], told.facts["precision"], told.facts["than"]) == (2, "bf16_autocast", "fp32")
-    assert (told.facts["there"], told.facts["here"]) == ("channels_last", "contiguous")
-    assert told.facts["speed"] == pytest.approx(3.98 / 1.88)
-    (told,) = across(*PLAIN, *last, sdpa="flash")
-    assert (told.facts["there"], told.facts["here"]) == ("channels_last, sdpa flash", "contiguous, sdpa auto")
-    compiled = ("fp32", "channels_last", "compiled", 2.0), ("bf16_pure", "channels_last", "compiled", 1.0)
-    (told,) = across(*PLAIN, *compiled)
-    assert (told.facts["there"], told.facts["here"]) == ("channels_last, compiled", "contiguous, eager")
+@pytest.mark.parametrize(
+    ("times", "code", "expected"),
+    [
+        ({128: (1, 1.2), 512: (4, 3), 256: (2, 2.1)}, Crossing.FROM, {"first": 256, "last": 512}),
+        ({128: (2, 1), 256: (2, 1), 512: (2, 2.2)}, Crossing.UP_TO, {"first": 256, "last": 512}),
+        ({128: (2, 1), 512: (4, 3)}, Crossing.EVERYWHERE, {"first": 128, "last": 512}),
+        ({128: (1, 2), 512: (3, 3.01)}, Crossing.NOWHERE, {"first": 128, "last": 512}),
+        ({1: (2, 1), 2: (1, 2), 4: (2, 1)}, Crossing.MIXED, {"faster": "1, 4", "slower": "2"}),
+        ({1: (2, 1), 2: (1, 2), 4096: (2, 1)}, Crossing.MIXED, {"refused": "4096"}),
+    ],
+)
+@pytest.mark.parametrize("name", ["width", "batch_size"])
+def test_a_sweep_ends_with_the_value_from_which_a_precision_is_faster(
+    times: dict[int, tuple[float, float]], code: Crossing, expected: dict[str, Any], name: str
+) -> None:
+    (found,) = crossed(swept(times, name))
+    expected = {fact: value for fact, value in expected.items() if fact != "refused" or name == "width"}
+    assert (found.code, found.facts["precision"], found.facts["parameter"]) == (code, "bf16_autocast", name)
+    assert expected.items() <= found.facts.items()
+    for place in ("first", "last") if "first" in expected else ():
+        fp32, low = times[expected[place]]
+        speed, least, most = (found.facts[f"{place}_{end}"] for end in ("speed", "low", "high"))
+        assert speed == pytest.approx(fp32 / low)
+        assert float(least) <= float(speed) <= float(most)
 
 
-def test_no_other_table_is_named_that_is_not_certainly_faster_than_what_is_advised_anyhow() -> None:
-    assert across(*PLAIN) == []
-    last = ("fp32", "channels_last", "eager", 4.5), ("bf16_autocast", "channels_last", "eager", 3.3)
-    assert across(*PLAIN, *last) == []
+def test_a_value_without_a_certain_speed_decides_nothing_and_is_named() -> None:
+    stored = swept({128: (1, 1.2), 256: (2, 1.5), 512: (4, 3)})
+    middle = next(case for case in stored.cases.values() if case.parameters["width"] == 256)
+    few = replace(
+        stored, rounds=[timed for timed in stored.rounds if timed.case_id != middle.case_id or not timed.round]
+    )
+    (found,) = crossed(few)
+    assert (found.code, found.facts["last"], found.facts["undecided"]) == (Crossing.FROM, 512, "256")
+    none = replace(stored, rounds=[timed for timed in stored.rounds if not timed.round])
+    assert [(found.code, found.facts["undecided"]) for found in crossed(none)] == [
+        (Crossing.UNCERTAIN, "128, 256, 512")
+    ]
+
+
+def test_of_several_swept_numbers_the_first_crosses_for_each_value_of_the_others() -> None:
+    found = crossed(swept({128: (1, 1.2), 512: (4, 3)}, depth=[1, 2]))
+    assert [(each.code, each.facts["parameter"]) for each in found] == [(Crossing.FROM, "width")] * 2
+    assert len({each.facts["where"] for each in found}) == 2
+
+
+def test_nothing_crosses_without_a_sweep_over_numbers_or_where_every_value_is_refused() -> None:
+    assert crossed(replace(swept({128: (1, 2), 512: (4, 3)}), header=make_header())) == []
+    assert crossed(swept({4096: (2, 1)})) == []
+
+
+def test_every_form_of_a_swept_run_shows_its_crossings() -> None:
+    result = Result(swept({256: (1, 1.2), 512: (4, 3)}))
+    (found,) = result.crossings
+    assert found in result.statements
+    text = "bf16_autocast is faster from width 512 on (measured 256: 0.83x, 512: 1.33x)"
+    assert str(result).rstrip().endswith(text)
+    assert markdown(result.document().sections()).rstrip().endswith(text)
+    assert [[each["code"] for each in row["crossings"]] for row in result.document().data()] == [
+        [],
+        ["faster-from"],
+    ] * 2
 
 
 def test_a_table_whose_network_is_at_fault_has_no_answer_but_the_fault() -> None:

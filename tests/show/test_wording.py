@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.core.statement import Answer, Arithmetic, Flaw, Hint, Note, Refusal, Undecided, state
+from ampbench.core.statement import Answer, Arithmetic, Crossing, Flaw, Hint, Note, Refusal, Undecided, state
 from ampbench.records.changes import Cause, Evidence
 from ampbench.show.wording import (
     BRIEFLY,
@@ -21,7 +21,7 @@ from ampbench.show.wording import (
 
 COMPOSED, GAINS = {Answer.REFUSED, Answer.UNDECIDED}, {Answer.TAKE, Answer.SAVE}
 """Answers that are made of the words of others, and answers that tables of many networks show in numbers."""
-CODES = [*Flaw, *Refusal, *Undecided, *Note, *Arithmetic, *Hint, *Answer]
+CODES = [*Flaw, *Refusal, *Undecided, *Note, *Arithmetic, *Hint, *Crossing, *Answer]
 
 
 def test_every_code_has_one_line() -> None:

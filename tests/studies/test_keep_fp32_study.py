@@ -228,7 +228,7 @@ print(float((output.double() - expected).norm() / expected.norm()))
 
 
 def lines(precision: str, *kept: str, **case: Any) -> list[str]:
-    return code(structs.replace(CASE, precision=precision, **case), searched(*kept)).splitlines()
+    return code(structs.replace(CASE, precision=precision, **case), searched(*kept))["torch"].splitlines()
 
 
 def test_a_pure_network_is_kept_before_it_is_moved_and_gives_back_its_own_dtype() -> None:
@@ -282,7 +282,7 @@ def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
     tried = got("trial", reply)
     assert tried.output_rel_l2
 
-    (tmp_path / "pasted.py").write_text(code(case, searched(*kept)))
+    (tmp_path / "pasted.py").write_text(code(case, searched(*kept))["torch"])
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     row = PRECISIONS[precision]
