@@ -55,10 +55,14 @@ class Culprit:
         self._run_again()
         self._wanted = self.first is None
 
-    def close(self) -> None:
-        """Let go of the inputs."""
-        self.stop()
+    def forget(self) -> None:
+        """Let go of the inputs of a step that is over, so that the next batch can have their memory."""
         self._call = ()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.stop()
+        self.forget()
 
     def stop(self) -> None:
         """Stop looking through a step, after its backward pass."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 Method = TypeVar("Method", bound=Callable[..., None])
 LOGS = "add_scalar", "log_metric", "log", "log_metrics"
 """Methods of loggers: the first two take a name, a value and a step, the others a mapping and a step."""
+MOST_UNREAD = 1000
+"""Losses that are left on a device: their memory is bounded, for any number of steps between looks."""
 SKIPS_IN_A_ROW = 8
 """Skipped steps one after the other from which the culprit is looked for: GradScaler begins at 2^16."""
 
@@ -58,17 +60,16 @@ def _guarded(method: Method) -> Method:
     """Return a method that does nothing outside the block or within another, and keeps its errors from the loop."""
 
     @functools.wraps(method)
-    def guarded(self: "Watch", *args: Any) -> None:
-        if self._busy or not self._on:
+    def guarded(self: "Watch", *args: Any, **kwargs: Any) -> None:
+        if self._deaf:
             return
-        self._busy, self._grad = True, torch.is_grad_enabled()
+        self._deaf = True
         try:
-            with torch.no_grad():
-                method(self, *args)
+            method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a training does not die of being watched
             self._fails(error)
         finally:
-            self._busy = False
+            self._deaf = False
 
     return guarded  # type: ignore[return-value]
 
@@ -96,21 +97,21 @@ class Watch(Printed):
         self._arrivals: list[Arrival] = []
         self._mine: dict[int, bool] = {}
         self._leader: Any = None
-        self._on = self._busy = self._grad = self._looking = False
+        self._deaf, self._looking = True, False
         self._hooks, self._look = ExitStack(), ExitStack()
         self._steps = self._taken = self._skipped = self._last = self._in_a_row = self._calls = 0
         self._loss: torch.Tensor | None = None
         self._norms: list[float | None] = []
-        self._strange: torch.Tensor | None = None
-        self._found: torch.Tensor | None = None
-        self._broken: tuple[int, str, str] | None = None
-        self._raised = ""
+        self._unread: list[tuple[int, torch.Tensor]] = []
+        self._found: list[torch.Tensor] = []
+        self._broken: tuple[int, str] | None = None
+        self._line = self._raised = ""
         self._recipe: Recipe | None = None
 
     def __enter__(self) -> "Watch":
-        if self._on or self._steps:
+        if not self._deaf or self._steps:
             raise UsageError("this watch has been used: make another with ampbench.watch")
-        self._on = True
+        self._deaf = False
         if self._compiled:
             self._unseen[Watching.COMPILED] = ""
         for member in self._optimizers:
@@ -119,10 +120,10 @@ class Watch(Printed):
         if getattr(self._model, "_compiled_call_impl", None) is None:
             begins = self._model.register_forward_pre_hook(self.begins, with_kwargs=True)
             self._hooks.callback(begins.remove)
-        self._hooks.enter_context(around(torch.Tensor, "backward", self._backward))
+        self._hooks.enter_context(around(torch.Tensor, "backward", self._differentiates, self._differentiated))
         self._hooks.enter_context(on_step(self._before_step, self._after_step))
         if self._scaler is not None:
-            self._hooks.enter_context(around(self._scaler, "step", self._scaled_step))
+            self._hooks.enter_context(around(self._scaler, "step", self._before_scaled_step, self._after_scaled_step))
         self._open()
         return self
 
@@ -130,45 +131,36 @@ class Watch(Printed):
         if isinstance(error, Exception):
             self._raised = first_line(error)
         self._end()
-        self._on = False
+        self._deaf = True
 
     @_guarded
+    @torch.no_grad()
     def _end(self) -> None:
         self._look.close()
         self._hooks.close()
         self._culprit.close()
         self._seen.stop()
-        self._read_strange()
+        self._read()
         self._loss = self._leader = None
 
     @_guarded
     def begins(self, *call: Any) -> None:
         """Take note of a step's module and inputs; callbacks call this without any where a module is not called."""
-        if self._grad and not self._compiled:  # no evaluation within the loop
+        if not self._compiled and torch.is_grad_enabled():  # no evaluation within the loop
             self._culprit.begins(call[1:])
 
-    def _backward(self, differentiate: Callable[[], Any], loss: torch.Tensor, *_: Any) -> Any:
-        self._differentiates(loss)
-        try:
-            return differentiate()
-        finally:
-            self._stops()
-
     @_guarded
-    def _stops(self) -> None:
-        self._culprit.stop()
-
-    @_guarded
-    def _differentiates(self, loss: torch.Tensor) -> None:
+    def _differentiates(self, loss: torch.Tensor, *_: Any, **__: Any) -> None:
+        if self._looking:
+            self._line = _line()
         if loss.numel() != 1 or not loss.is_floating_point():
             return
         self._loss = loss.detach()
-        if not self._waits(self._loss):
-            if not math.isfinite(self._loss):
-                self._breaks(LOSS)
-        else:
-            strange = ~torch.isfinite(self._loss)
-            self._strange = strange if self._strange is None else self._strange | strange
+        if self._waits(self._loss):
+            self._unread.append((self._steps, self._loss))
+        elif not math.isfinite(self._loss):
+            self._line = _line()
+            self._breaks(LOSS, self._steps)
 
     @staticmethod
     def _waits(tensor: torch.Tensor) -> bool:
@@ -176,52 +168,53 @@ class Watch(Printed):
         return tensor.device.type != "cpu"
 
     @_guarded
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _differentiated(self, *_: Any, **__: Any) -> None:
+        self._culprit.stop()
+
+    @_guarded
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._calls += 1
         if not self._is_mine(optimizer):
             return
         found = getattr(optimizer, "found_inf", None)  # a fused step skips by itself
         if found is not None:
-            self._found = found if self._found is None else self._found + found
+            self._found.append(found)
         if self._looking and (found is None or not bool(found)):
-            names = {id(member): name for name, member in self._network.named_parameters()}
-            self._norms.append(self._updates.before(optimizer, names))
-            for name, gradient in () if self._compiled else self._updates.gradients.items():
-                self._seen.count(name.rpartition(".")[0], GRADIENT, name, gradient)
+            self._looks_at_gradients(optimizer)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._measures(optimizer)
-        self._counts(optimizer)
-
-    @_guarded
-    def _measures(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._looking and self._is_mine(optimizer):
-            self._updates.after(optimizer)
+    @torch.no_grad()
+    def _looks_at_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        names = {id(member): name for name, member in self._network.named_parameters()}
+        self._norms.append(self._updates.before(optimizer, names))
+        for name, gradient in () if self._compiled else self._updates.gradients.items():
+            self._seen.count(name.rpartition(".")[0], GRADIENT, name, gradient)
 
     @_guarded
-    def _counts(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._is_mine(optimizer) and optimizer is self._leader:
-            self._taken += 1
-            self._in_a_row = 0
-            self._next()
-
-    def _scaled_step(self, step: Callable[[], Any], optimizer: Any, *_: Any) -> Any:
-        """Take a scaled step; where no step came of it, count it as skipped."""
-        calls = self._calls
-        returned = step()
-        if self._calls == calls:
-            self._skips(optimizer)
-        return returned
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._is_mine(optimizer):
+            return
+        try:
+            if self._looking:
+                self._updates.after(optimizer)
+        finally:
+            if optimizer is self._leader:
+                self._taken += 1
+                self._in_a_row = 0
+                self._next()
 
     @_guarded
-    def _skips(self, optimizer: Any) -> None:
-        if not self._is_mine(_of_torch(optimizer)) or _of_torch(optimizer) is not self._leader:
+    def _before_scaled_step(self, *_: Any, **__: Any) -> None:
+        self._calls = 0
+
+    @_guarded
+    def _after_scaled_step(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """Count a scaled step that no step of the optimizer came of as skipped."""
+        if self._calls or not self._is_mine(_of_torch(optimizer)) or _of_torch(optimizer) is not self._leader:
             return
         self._skipped += 1
         self._in_a_row += 1
         self._last += bool(self._taken)
-        growth = None if self._scaler is None else self._scaler.get_growth_interval()
-        if self._last > spared_skips(self._taken, growth) or self._in_a_row >= SKIPS_IN_A_ROW:
+        if self._last > spared_skips(self._taken, self._growth_interval) or self._in_a_row >= SKIPS_IN_A_ROW:
             self._culprit.search(self._steps)
         self._next()
 
@@ -244,8 +237,11 @@ class Watch(Printed):
         try:
             if self._looking:
                 self._close()
+            elif len(self._unread) >= MOST_UNREAD:
+                self._read()
         finally:
             self._steps += 1
+            self._culprit.forget()
         if (self._steps + 1) % self._every == 0 and Watching.FAILED not in self._unseen:
             self._open()
 
@@ -259,19 +255,22 @@ class Watch(Printed):
 
     @_guarded
     def _before_module(self, run: ModuleRun) -> None:
-        if self._grad:
-            self._seen.before(run)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._seen.before(run)
 
     @_guarded
     def _after_module(self, run: ModuleRun) -> None:
-        if self._grad:
-            self._seen.after(run)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self._seen.after(run)
 
+    @torch.no_grad()
     def _close(self) -> None:
         """End a look: read what the device still has."""
         self._looking = False
         self._look.close()
-        self._read_strange()
+        self._read()
         if not self._looks and not self._compiled:
             for name, tensor in (*self._network.named_parameters(), *self._network.named_buffers()):
                 if tensor.is_floating_point():
@@ -283,9 +282,9 @@ class Watch(Printed):
         arrivals, shares = self._updates.close()
         norms = [norm for norm in self._norms if norm is not None]
         if self._norms and not norms:
-            self._breaks(GRADIENTS)
+            self._breaks(GRADIENTS, self._steps)
         elif self._updates.strange:
-            self._breaks(WEIGHTS)
+            self._breaks(WEIGHTS, self._steps)
         look = Look(
             step=self._steps + 1,
             loss=loss if loss is not None and math.isfinite(loss) else None,
@@ -301,20 +300,24 @@ class Watch(Printed):
             self._unseen[Watching.UNJUDGED] = self._updates.unjudged
         self._logs(look)
 
-    def _read_strange(self) -> None:
-        if self._strange is not None and bool(self._strange):
-            self._breaks(LOSS)
-        skipped = 0 if self._found is None else int(self._found)
+    def _read(self) -> None:
+        """Read what steps left on a device: whether their losses are finite, and whether fused steps were skipped."""
+        unread, found = self._unread, self._found
+        self._unread, self._found = [], []
+        if unread:
+            finite = torch.stack([loss.reshape(()).to(unread[0][1]) for _, loss in unread]).isfinite().tolist()
+            for (step, _), is_finite in zip(unread, finite, strict=True):
+                if not is_finite:
+                    self._breaks(LOSS, step)
+                    break
+        skipped = int(sum(float(flag) for flag in found))
         self._skipped += skipped
         self._taken -= skipped
         self._last += skipped if len(self._looks) > 1 else 0  # before, the scale settles
-        self._strange = self._found = None
 
-    def _breaks(self, what: str) -> None:
-        """Keep the first step in which something was not finite, and look for the culprit."""
-        if self._broken is None:
-            lines = program_lines()
-            self._broken = self._steps + 1, what, lines[-1] if lines else ""
+    def _breaks(self, what: str, step: int) -> None:
+        """Keep the first step, from 0, in which something was not finite, and look for the culprit."""
+        self._broken = self._broken or (step + 1, what)
         if not self._compiled:
             self._culprit.search(self._steps)
 
@@ -345,9 +348,13 @@ class Watch(Printed):
                 log(values, step=look.step)
 
     @property
+    def _growth_interval(self) -> int | None:
+        return None if self._scaler is None else self._scaler.get_growth_interval()
+
+    @property
     def record(self) -> Watched:
         """All that was seen so far."""
-        broken, what, line = self._broken or (None, "", "")
+        broken, what = self._broken or (None, "")
         stored = {short_dtype(member.dtype) for member in self._network.parameters() if member.requires_grad}
         trained = [name for name, member in self._network.named_parameters() if member.requires_grad]
         moved, looked = self._updates.moved, any(look.grad_norm is not None for look in self._looks)
@@ -359,7 +366,7 @@ class Watch(Printed):
             taken=self._taken,
             skipped=self._skipped,
             last=self._last,
-            growth_interval=None if self._scaler is None else self._scaler.get_growth_interval(),
+            growth_interval=self._growth_interval,
             looks=[*self._looks],
             arrivals=[*self._arrivals],
             magnitudes=self._seen.magnitudes,
@@ -373,7 +380,7 @@ class Watch(Printed):
             what=what,
             first=self._culprit.first,
             outputs=self._culprit.outputs,
-            line=line,
+            line=self._line if self._broken else "",
             raised=self._raised,
             unseen=dict(self._unseen),
         )
@@ -447,6 +454,11 @@ def _network_of(model: torch.nn.Module) -> torch.nn.Module:
     while type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
         model = next(model.children())
     return model
+
+
+def _line() -> str:
+    """Return the program's line that runs now."""
+    return next(reversed(program_lines()), "")
 
 
 def _of_torch(optimizer: Any) -> Any:
