@@ -1,10 +1,7 @@
-"""What `ampbench.watch` costs a training loop: time of a step, looked at and between looks, and memory."""
+"""What `ampbench.watch` costs a training loop: the time of a step, of a look, and of its hooks alone."""
 
 import contextlib
-import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -13,22 +10,26 @@ import torch
 from torch import nn
 
 import ampbench
-from ampbench.core.units import format_bytes, format_seconds
+from ampbench.core.units import format_seconds
+from ampbench.worker.memory import keep_freed_memory
 
-EVERY, STEPS, TURNS = 100, 200, 8
-"""Steps from look to look, steps of a turn after its first one, and turns of each arm."""
+EVERY, STEPS, SECONDS = 100, 40, 30.0
+"""The steps from look to look that costs are for, the steps of a turn, and the seconds that a network's turns take."""
+PLACE = STEPS // 2
+"""The step of a turn that is looked at, after the first."""
 
 
-class Encoder(nn.Module):
-    """Two layers of a transformer over 64 tokens."""
+class Decoder(nn.Module):
+    """Two causal layers of a transformer over 64 tokens."""
 
     def __init__(self) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+        return self.layers(x, mask=self.mask, is_causal=True)
 
 
 def _linear() -> tuple[nn.Module, torch.Tensor]:
@@ -45,18 +46,18 @@ NETWORKS: Mapping[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = MappingPr
     {
         "4 linears, batch 256": _linear,
         "3 convolutions, batch 16": _convolutions,
-        "2 encoder layers, batch 8": lambda: (Encoder(), torch.randn(8, 64, 256)),
+        "2 decoder layers, batch 8": lambda: (Decoder(), torch.randn(8, 64, 256)),
     }
 )
 
 
-def _turn(name: str, *, watched: bool, steps: int = STEPS) -> list[float]:
-    """Return the seconds of each step after the first, which a watch looks at like any hundredth."""
+def _turn(make: Callable[[], tuple[nn.Module, torch.Tensor]], *, watched: bool, steps: int, every: int) -> list[float]:
+    """Return the seconds of each step after the first."""
     torch.manual_seed(0)
-    module, inputs = NETWORKS[name]()
+    module, inputs = make()
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
     seconds = []
-    with ampbench.watch(module, optimizer, every=EVERY) if watched else contextlib.nullcontext():
+    with ampbench.watch(module, optimizer, every=every) if watched else contextlib.nullcontext():
         for _ in range(steps + 1):
             start = time.perf_counter()
             module(inputs).square().mean().backward()
@@ -66,35 +67,40 @@ def _turn(name: str, *, watched: bool, steps: int = STEPS) -> list[float]:
     return seconds[1:]
 
 
-def _between(seconds: list[float]) -> float:
-    """Return the median of the steps that a watch does not look at."""
-    return statistics.median(taken for place, taken in enumerate(seconds, 2) if place % EVERY)
-
-
-def _peak(name: str, *, watched: bool) -> int:
-    """Return the largest resident memory of a process that takes a few looks."""
-    words = [sys.executable, "-m", "benchmarks.self.watching", name, *(["watched"] if watched else [])]
-    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+def _hooks() -> float:
+    """Return the seconds that the watch takes in a step between looks, seen in steps that do next to nothing."""
+    fastest: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(40):
+        watched = bool(turn % 2)
+        steps = _turn(lambda: (nn.Linear(2, 2), torch.ones(2, 2)), watched=watched, steps=200, every=1000)
+        fastest[watched].append(statistics.median(steps))
+    return min(fastest[True]) - min(fastest[False])
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Yield for each network the cost over all steps, that between looks, and that in memory; arms take turns."""
-    for name in NETWORKS:
-        whole, between, step = [], [], []
-        for turn in range(TURNS + 1):
-            arms = (False, True) if turn % 2 else (True, False)
-            taken = {watched: _turn(name, watched=watched) for watched in arms}
-            if turn:  # the first one warms up
-                whole.append(sum(taken[True]) / sum(taken[False]) - 1)
-                between.append(_between(taken[True]) / _between(taken[False]) - 1)
-                step.append(statistics.median(taken[False]))
-        network = f"watch, {name} ({format_seconds(statistics.median(step))} a step)"
-        yield f"{network}: all steps", f"{statistics.median(whole):+.2%}", "≤ 1%"
-        yield f"{network}: between looks", f"{statistics.median(between):+.2%}", "≤ 0.2%"
-        more = _peak(name, watched=True) - _peak(name, watched=False)
-        yield f"{network}: memory", f"{format_bytes(max(more, 0))} more", "one module's activations"
+    """Yield the cost between looks, of a look and over all steps for each network; arms take turns.
 
-
-if __name__ == "__main__":
-    _turn(sys.argv[1], watched=sys.argv[2:] == ["watched"], steps=5)
-    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}\n")
+    Freed memory is kept, as page faults of a process's heap differ by more than the watch costs.
+    """
+    keep_freed_memory()
+    hooks = _hooks()
+    yield "watch: its hooks between looks", format_seconds(hooks), "≤ 30 us"
+    for name, make in NETWORKS.items():
+        between, looks, plain = [], [], []
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end or len(plain) < 3:
+            arms = (False, True) if len(plain) % 2 else (True, False)
+            taken = {watched: _turn(make, watched=watched, steps=STEPS, every=PLACE + 1) for watched in arms}
+            others = {
+                watched: statistics.median([*steps[5 : PLACE - 1], *steps[PLACE:-1]])
+                for watched, steps in taken.items()
+            }
+            between.append(others[True] / others[False] - 1)
+            looks.append(taken[True][PLACE - 1] - others[True])
+            plain.append(others[False])
+        step, low_high = statistics.median(plain), statistics.quantiles(between, n=4)
+        look, cost = statistics.median(looks), statistics.median(between)
+        network = f"watch, {name} ({format_seconds(step)} a step)"
+        spread = f"{cost:+.2%} ({low_high[0]:+.2%} to {low_high[2]:+.2%}); hooks {hooks / step:.2%}"
+        yield f"{network}: between looks", spread, "≤ 0.2%"
+        yield f"{network}: all steps", f"{cost + look / step / EVERY:+.2%}; a look {format_seconds(look)}", "≤ 1%"

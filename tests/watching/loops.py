@@ -36,6 +36,17 @@ def data(steps: int, batch: int = 32) -> Iterator[tuple[torch.Tensor, torch.Tens
         yield torch.randn(batch, 16, generator=generator), torch.randint(0, 4, (batch,), generator=generator)
 
 
+def take_step(loss: torch.Tensor, optimizer: Any, scaler: Any = None) -> None:
+    """Take the step that everybody takes."""
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 

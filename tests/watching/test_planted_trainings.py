@@ -12,7 +12,7 @@ import ampbench
 from ampbench.core.statement import Arithmetic, Severity, Statement
 from ampbench.studies.watch import ARITHMETIC, GRADIENTS, LOSS, STORAGE, WEIGHTS, Watching
 from ampbench.watching.loop import Watch
-from tests.watching.loops import Net, data, sgd, trained
+from tests.watching.loops import Net, data, sgd, take_step, trained
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -44,13 +44,7 @@ def looped(
         for x, y in data(steps):
             with torch.autocast("cpu", dtype=torch.float16, enabled=scaler is not None):
                 loss = loss_of(module(x), y)
-            if scaler is None:
-                loss.backward()
-                optimizer.step()
-            else:
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
+            take_step(loss, optimizer, scaler)
             optimizer.zero_grad()
     return watch
 
@@ -80,6 +74,14 @@ def test_a_planted_overflow_is_found_at_once_with_its_line(steps: int) -> None:
     assert first.inputs_largest is not None
     assert first.inputs_largest < 65504
     assert "# the culprit" in str(found[Watching.FIRST].facts["line"])
+
+
+def test_a_loss_that_broke_on_a_device_is_found_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ampbench.watching.loop.Watch._waits", lambda *_: True)
+    watch = looped(Overflowing(3), F.cross_entropy, 10, scaler=torch.amp.GradScaler("cpu"))
+    assert problems(watch)[Watching.BROKEN].facts == {"what": LOSS, "step": 4}
+    assert watch.record.first is not None
+    assert (watch.record.first.operation, watch.record.first.phase) == ("aten.mul", "forward")
 
 
 def test_an_overflow_in_the_loss_is_found_in_the_next_step_where_the_scaler_saved_the_weights() -> None:

@@ -1,7 +1,12 @@
 """A watched training has the bits of an unwatched one, in every form, and leaves nothing behind."""
 
+import contextlib
 import os
+import sys
+import weakref
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +15,12 @@ from torch.optim import optimizer as optimizers
 
 import ampbench
 from ampbench.studies.watch import Watching
-from tests.watching.loops import Net, data, same_bits, sgd, trained
+from ampbench.watching.updates import SAMPLE
+from ampbench.worker.memory import cpu_changes
+from tests.watching.loops import Net, data, same_bits, sgd, take_step, trained
+
+MOST_CALLS = 50
+"""Calls of Python and C in a step between looks: some 10 microseconds, 0.2% of a step of 5 ms."""
 
 FORMS = ("fp32", "autocast", "fp16", "fused", "pure", "accumulation", "clipping", "checkpointing", "overflowing")
 
@@ -77,22 +87,69 @@ def test_hooks_are_gone_after_an_error_in_the_loop() -> None:
     assert watch.statements[0].facts == {"error": "ZeroDivisionError: division of the loop", "step": 1}
 
 
-def test_nothing_waits_for_the_device_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+READS = "item", "cpu", "tolist", "numpy", "__float__", "__bool__", "__int__", "to"
+
+
+@pytest.mark.parametrize("fused", [None, False, True])
+def test_nothing_waits_for_the_device_between_looks(monkeypatch: pytest.MonkeyPatch, fused: bool | None) -> None:
     """On the CPU a read never waits; so reads are counted, as if each tensor were on a device that waits."""
     monkeypatch.setattr("ampbench.watching.loop.Watch._waits", lambda *_: True)
-    module = Net()
-    optimizer = sgd(module.parameters())
-    reads: list[str] = []
-    for name in ("item", "cpu", "tolist", "numpy", "__float__", "__bool__", "__int__", "to"):
+    reads: list[None] = []
+    for name in READS:
         original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda *args, _original=original, _name=name: (reads.append(_name), _original(*args))[1]
-        )
-    counts = []
-    with ampbench.watch(module, optimizer, every=10):
-        for x, _ in data(25):
-            module(x).square().mean().backward()
-            optimizer.step()
-            counts.append(len(reads))
-            reads.clear()
-    assert [step + 1 for step, count in enumerate(counts) if count] == [1, 10, 20]
+
+        def read(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            reads.append(None)
+            return _original(*args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, name, read)
+
+    def reads_of_steps(watched: bool) -> list[int]:
+        module, counts = Net(), []
+        optimizer = torch.optim.AdamW(module.parameters(), fused=fused)
+        scaler = None if fused is None else torch.amp.GradScaler("cpu", init_scale=4.0)
+        with ampbench.watch(module, optimizer, scaler=scaler, every=10) if watched else contextlib.nullcontext():
+            for x, _ in data(25):
+                take_step(module(x).square().mean(), optimizer, scaler)
+                counts.append(len(reads))
+                reads.clear()
+        return counts
+
+    pairs = zip(reads_of_steps(False), reads_of_steps(True), strict=True)
+    assert [step for step, (plain, seen) in enumerate(pairs, 1) if seen != plain] == [1, 10, 20]
+
+
+def test_a_step_between_looks_costs_few_calls_and_no_look_keeps_a_batch() -> None:
+    module, counts, batches = Net(), [], []
+    optimizer = sgd(module.parameters())
+
+    def count(_: Any, event: str, __: Any) -> None:
+        counts[-1] += event in ("call", "c_call")
+
+    for watch in (contextlib.nullcontext(), ampbench.watch(module, optimizer, every=1000)):
+        with watch:
+            for place, (x, _) in enumerate(data(5)):
+                counts.append(0)
+                sys.setprofile(count if place else None)
+                module(x).square().mean().backward()
+                optimizer.step()
+                sys.setprofile(None)
+                batches.append(weakref.ref(x))
+                del x
+                assert place == 0 or batches[-2]() is None
+    assert counts[-1] - counts[4] <= MOST_CALLS
+
+
+def test_a_look_takes_the_memory_of_one_modules_activations() -> None:
+    width, batch = 128, 4096
+    peaks = {}
+    for watched in (False, True):
+        module = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(6)))
+        optimizer, x = sgd(module.parameters()), torch.randn(batch, width)
+        with ampbench.watch(module, optimizer, every=1) if watched else contextlib.nullcontext():
+            take_step(module(x).square().mean(), optimizer)
+            step = partial(lambda *step: take_step(step[0](step[1]).square().mean(), step[2]), module, x, optimizer)
+            (recorded,) = cpu_changes([step])
+        peaks[watched] = recorded.peak
+    numbers = sum(min(member.numel(), SAMPLE) for member in module.parameters())
+    assert peaks[True] - peaks[False] <= 4 * width * batch + 8 * 8 * numbers

@@ -19,23 +19,17 @@ from ampbench.worker.machine import Cpu
 from ampbench.worker.sources import describe_workload
 from ampbench.worker.step import build_training
 from ampbench.workload import Workload
+from tests.watching.loops import take_step
 
 MakeCase = Callable[..., Case]
 
 
 def usual(network: Any, batch: Any, optimizer: Any, scaler: Any) -> Any:
-    """Take the step that everybody takes."""
     inputs, targets = batch
     optimizer.zero_grad(set_to_none=True)
     output = network(inputs)
     loss = torch.nn.functional.cross_entropy(output, targets)
-    if scaler is None:
-        loss.backward()
-        optimizer.step()
-    else:
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+    take_step(loss, optimizer, scaler)
     return output, loss
 
 
