@@ -166,7 +166,7 @@ def conclusions(_: object, record: Watched) -> Iterator[Statement]:
     if record.idle:
         yield info(Watching.IDLE, names=few(record.idle), count=len(record.idle))
     running = by_running_module(record.magnitudes)
-    for dtype in FORMATS if running else ():
+    for dtype in FORMATS if running and record.broken is None else ():
         yield from (replace(statement, severity=Severity.INFO) for statement in fitting(running, dtype))
 
 

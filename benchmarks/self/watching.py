@@ -13,10 +13,8 @@ import ampbench
 from ampbench.core.units import format_seconds
 from ampbench.worker.memory import keep_freed_memory
 
-EVERY, STEPS, SECONDS = 100, 40, 30.0
-"""The steps from look to look that costs are for, the steps of a turn, and the seconds that a network's turns take."""
-PLACE = STEPS // 2
-"""The step of a turn that is looked at, after the first."""
+EVERY, STEPS, PLACE, SECONDS = 100, 40, 20, 30.0
+"""Steps between looks that costs are for; those of a turn, and the one of these looked at; seconds a network."""
 
 
 class Decoder(nn.Module):
@@ -32,19 +30,17 @@ class Decoder(nn.Module):
         return self.layers(x, mask=self.mask, is_causal=True)
 
 
-def _linear() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(512, 512), nn.ReLU()))), torch.randn(256, 512)
-
-
 def _convolutions() -> tuple[nn.Module, torch.Tensor]:
-    widths = [(3, 32), (32, 64), (64, 64)]
-    parts = [part for i, o in widths for part in (nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())]
-    return nn.Sequential(*parts), torch.randn(16, 3, 32, 32)
+    parts = [(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU()) for i, o in ((3, 32), (32, 64), (64, 64))]
+    return nn.Sequential(*(part for layer in parts for part in layer)), torch.randn(16, 3, 32, 32)
 
 
 NETWORKS: Mapping[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = MappingProxyType(
     {
-        "4 linears, batch 256": _linear,
+        "4 linears, batch 256": lambda: (
+            nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(512, 512), nn.ReLU()))),
+            torch.randn(256, 512),
+        ),
         "3 convolutions, batch 16": _convolutions,
         "2 decoder layers, batch 8": lambda: (Decoder(), torch.randn(8, 64, 256)),
     }
@@ -92,8 +88,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
             arms = (False, True) if len(plain) % 2 else (True, False)
             taken = {watched: _turn(make, watched=watched, steps=STEPS, every=PLACE + 1) for watched in arms}
             others = {
-                watched: statistics.median([*steps[5 : PLACE - 1], *steps[PLACE:-1]])
-                for watched, steps in taken.items()
+                watched: statistics.median(steps[5 : PLACE - 1] + steps[PLACE:]) for watched, steps in taken.items()
             }
             between.append(others[True] / others[False] - 1)
             looks.append(taken[True][PLACE - 1] - others[True])

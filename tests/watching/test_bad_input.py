@@ -1,6 +1,7 @@
 """A training never dies of being watched, whatever it does meanwhile."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import ampbench
 from ampbench.errors import UsageError
 from ampbench.studies.watch import Watching
 from ampbench.watching.loop import Watch
-from tests.watching.loops import Net, data, same_bits, sgd, trained
+from tests.watching.loops import Net, data, same_bits, sgd, take_step, trained
 
 
 def codes(watch: Watch) -> set[str]:
@@ -151,9 +152,7 @@ def test_two_watches_at_once(crossed: bool) -> None:
     for watch in watches:
         watch.__enter__()
     for x, y in data(6):
-        scaler.scale(F.cross_entropy(module(x), y)).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        take_step(F.cross_entropy(module(x), y), optimizer, scaler)
         optimizer.zero_grad()
     for watch in watches if crossed else reversed(watches):
         watch.__exit__(None, None, None)
@@ -177,34 +176,21 @@ def test_an_error_of_the_watch_ends_the_looks_and_not_the_training(monkeypatch: 
 
 
 def test_a_logger_is_written_to_by_its_own_method() -> None:
-    class Board:
-        def __init__(self) -> None:
-            self.rows: list[tuple[str, float, int]] = []
+    first, *others = rows = [[], [], []]  # type: ignore[var-annotated]
 
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            self.rows.append((name, value, step))
+    def singly(into: list[Any]) -> Callable[..., None]:
+        return lambda name, value, step: into.append((name, value, step))
 
-    class Runs:
-        def __init__(self) -> None:
-            self.rows: list[tuple[str, float, int]] = []
+    def together(values: dict[str, float], step: int) -> None:
+        rows[1] += [(name, value, step) for name, value in values.items()]
 
-        def log(self, values: dict[str, float], step: int) -> None:
-            self.rows += [(name, value, step) for name, value in values.items()]
-
-    class Flow(Runs):
-        def log_metric(self, name: str, value: float, step: int) -> None:
-            self.rows.append((name, value, step))
-
-    module, sinks = Net(), [Board(), Runs(), Flow()]
+    module = Net()
     optimizer = sgd(module.parameters())
-    watch = ampbench.watch(module, optimizer, every=2)
-    for sink in sinks:
-        watch.log_to(sink)
+    watch = ampbench.watch(module, every=2).log_to(SimpleNamespace(add_scalar=singly(first)))
+    watch.log_to(SimpleNamespace(log=together)).log_to(SimpleNamespace(log_metric=singly(rows[2]), log=None))
     with watch:
         for x, y in data(4):
-            F.cross_entropy(module(x), y).backward()
-            optimizer.step()
-    first, *others = (sink.rows for sink in sinks)
+            take_step(F.cross_entropy(module(x), y), optimizer)
     assert all(first == other for other in others)
     assert {name for name, _, _ in first} >= {"ampbench/loss", "ampbench/bf16", "ampbench/grad_norm"}
     assert [step for name, _, step in first if name == "ampbench/loss"] == [1, 2, 4]

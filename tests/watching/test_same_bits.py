@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import weakref
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +140,16 @@ def test_a_step_between_looks_costs_few_calls_and_no_look_keeps_a_batch() -> Non
 
 
 def test_a_look_takes_the_memory_of_one_modules_activations() -> None:
-    width, batch = 128, 4096
     peaks = {}
     for watched in (False, True):
-        module = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(6)))
-        optimizer, x = sgd(module.parameters()), torch.randn(batch, width)
-        with ampbench.watch(module, optimizer, every=1) if watched else contextlib.nullcontext():
+        module = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(6)))
+        optimizer, x = sgd(module.parameters()), torch.randn(4096, 128)
+
+        def step(module: Any = module, x: Any = x, optimizer: Any = optimizer) -> None:
             take_step(module(x).square().mean(), optimizer)
-            step = partial(lambda *step: take_step(step[0](step[1]).square().mean(), step[2]), module, x, optimizer)
-            (recorded,) = cpu_changes([step])
-        peaks[watched] = recorded.peak
+
+        with ampbench.watch(module, optimizer, every=1) if watched else contextlib.nullcontext():
+            step()
+            peaks[watched] = cpu_changes([step])[0].peak
     numbers = sum(min(member.numel(), SAMPLE) for member in module.parameters())
-    assert peaks[True] - peaks[False] <= 4 * width * batch + 8 * 8 * numbers
+    assert peaks[True] - peaks[False] <= 4 * x.numel() + 8 * 8 * numbers
