@@ -93,9 +93,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
             between.append(others[True] / others[False] - 1)
             looks.append(taken[True][PLACE - 1] - others[True])
             plain.append(others[False])
-        step, low_high = statistics.median(plain), statistics.quantiles(between, n=4)
-        look, cost = statistics.median(looks), statistics.median(between)
-        network = f"watch, {name} ({format_seconds(step)} a step)"
-        spread = f"{cost:+.2%} ({low_high[0]:+.2%} to {low_high[2]:+.2%}); hooks {hooks / step:.2%}"
-        yield f"{network}: between looks", spread, "≤ 0.2%"
+        low, cost, high = statistics.quantiles(between, n=4)
+        step, look = statistics.median(plain), statistics.median(looks)
+        network, spread = f"watch, {name} ({format_seconds(step)} a step)", f"{low:+.2%} to {high:+.2%}"
+        yield f"{network}: between looks", f"{cost:+.2%} ({spread}); hooks {hooks / step:.2%}", "≤ 0.2%"
         yield f"{network}: all steps", f"{cost + look / step / EVERY:+.2%}; a look {format_seconds(look)}", "≤ 1%"
