@@ -1,6 +1,7 @@
 """A cluster of machines that answer from a script, in this process: they die, appear and wait by number of turns."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Failure, Late, Stop
 from ampbench.records.run import SPREAD, Entry, Fleet, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.store import StoredRun
+from ampbench.store import StoredRun, list_runs, read_run
 from tests.scripted_channel import CPU, NO_GPU, asked_in, machine
 from tests.stored_runs import make_divergence, make_memory, make_round
 
@@ -147,3 +148,20 @@ def fleet_session(
         cluster=cluster, selection=selection, settings=settings, fleet=fleet, results=results, watch=watch,
         tell=lambda _: None, earlier=earlier, clock=clock,
     )  # type: ignore[arg-type]  # fmt: skip
+
+
+def runs_of(results: Path) -> dict[str, StoredRun]:
+    """Return the runs of the lanes in a results folder."""
+    runs = map(read_run, list_runs(results))
+    return {run.header.fleet.lane: run for run in runs if run.header.fleet is not None}
+
+
+def turns_of(runs: dict[str, StoredRun]) -> Counter[tuple[str, str, int]]:
+    """Return how often each turn was done, the control's apart."""
+    found: Counter[tuple[str, str, int]] = Counter()
+    for run in runs.values():
+        found.update(("round", each.case_id, each.round) for each in run.rounds if not each.control)
+        found.update(("memory", case_id, 0) for case_id in run.memory)
+        found.update(("divergence", case_id, 0) for case_id in run.divergence)
+        found.update(("late", case_id, 0) for case_id in run.late)
+    return found

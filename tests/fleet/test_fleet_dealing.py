@@ -27,16 +27,9 @@ def test_pieces_are_equal_parts_of_what_is_left_and_keep_tables_whole() -> None:
     pieces = [share.take(2) for _ in range(7)]
     assert [len(piece) for piece in pieces] == [4, 3, 2, 1, 1, 1, 0]
     assert all(len(table) == 2 for piece in pieces for table in piece)
-
-
-def test_unfinished_tables_of_a_lost_lane_come_first() -> None:
-    share = share_of(8)
-    begun, others = share.take(1), share.take(1)
-    for case_id in begun[0]:
-        end(share, case_id)
-    share.give_back(begun)
-    assert share.take(0)[:3] == begun[1:]
-    assert not any(table in others for table in begun)
+    end(share, pieces[0][0][0])
+    share.give_back(pieces[0])
+    assert share.take(0) == pieces[0], "a table is finished with its last case"
 
 
 def test_thirty_two_lanes_that_die_at_random_lose_nothing_repeat_nothing_and_are_busy() -> None:

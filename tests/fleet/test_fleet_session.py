@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from ampbench.records.measured import KILLED
 from ampbench.records.run import EACH, SPREAD
 from ampbench.store import StoredRun, list_runs, read_run
 from ampbench.trend.values import read_runs
-from tests.fleet.scripted_cluster import HERE, Machine, ScriptedCluster, fleet_session
+from tests.fleet.scripted_cluster import HERE, Machine, ScriptedCluster, fleet_session, runs_of, turns_of
 
 ROUNDS, KILLS = 3, 50
 
@@ -44,22 +43,6 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     fleet_session(cluster_of(Machine("a")), results, EACH).run()
     (run,) = map(read_run, list_runs(results))
     return [case_id for case_id in run.cases if case_id not in run.skips]
-
-
-def runs_of(results: Path) -> dict[str, StoredRun]:
-    runs = map(read_run, list_runs(results))
-    return {run.header.fleet.lane: run for run in runs if run.header.fleet is not None}
-
-
-def turns_of(runs: dict[str, StoredRun]) -> Counter[tuple[str, str, int]]:
-    """Return how often each turn was done, the control's apart."""
-    found: Counter[tuple[str, str, int]] = Counter()
-    for run in runs.values():
-        found.update(("round", each.case_id, each.round) for each in run.rounds if not each.control)
-        found.update(("memory", case_id, 0) for case_id in run.memory)
-        found.update(("divergence", case_id, 0) for case_id in run.divergence)
-        found.update(("late", case_id, 0) for case_id in run.late)
-    return found
 
 
 def assert_whole(runs: dict[str, StoredRun], ids: list[str], times: int = 1) -> None:

@@ -21,6 +21,7 @@ from ampbench.cli.run import NO_RAY
 from ampbench.errors import INTERRUPTED, NothingToRunError
 from ampbench.records.measured import MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run
+from tests.fleet.scripted_cluster import runs_of, turns_of
 
 pytest.importorskip("ray")
 
@@ -94,19 +95,8 @@ def cluster() -> Iterator[Callable[..., Nodes]]:
         one.close()
 
 
-def runs_of(folder: Path) -> dict[str, StoredRun]:
-    found = map(read_run, list_runs(folder / "results"))
-    return {one.header.fleet.lane: one for one in found if one.header.fleet is not None}
-
-
-def turns_of(runs: dict[str, StoredRun]) -> list[tuple[str, str, int]]:
-    """Return every turn that was done, the control's apart, those done twice twice."""
-    found = []
-    for one in runs.values():
-        found += [("round", each.case_id, each.round) for each in one.rounds if not each.control]
-        found += [("memory", case_id, 0) for case_id in one.memory]
-        found += [("divergence", case_id, 0) for case_id in one.divergence]
-    return sorted(found)
+def runs_in(folder: Path) -> dict[str, StoredRun]:
+    return runs_of(folder / "results")
 
 
 def bytes_of(found: MemoryPass) -> dict[str, object]:
@@ -129,7 +119,7 @@ def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own
     done = nodes.run(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
     assert done.returncode == 0, done.stderr
     assert nodes.run(tmp_path, "run", *selected, "--results", "local").returncode == 0
-    local, runs = read_run(list_runs(tmp_path / "local")[0]), runs_of(tmp_path)
+    local, runs = read_run(list_runs(tmp_path / "local")[0]), runs_in(tmp_path)
     assert len(runs) == 2
     for name, one in runs.items():
         assert name in (local.header.environment.host, f"{local.header.environment.host}-2")
@@ -159,7 +149,7 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
     nodes = cluster("head=0", "one=1", "two=1")
     selected = ["linear", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
-    wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 4)
+    wait_for(lambda: len(turns_of(runs_in(tmp_path))) > 4)
     nodes.do("kill one")
     nodes.do("add late=1")
     _, err = process.communicate(timeout=400)
@@ -167,8 +157,8 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
     local = nodes.run(tmp_path, "run", *selected, "--results", "local")
     assert local.returncode == 0
     expected = read_run(list_runs(tmp_path / "local")[0])
-    found = turns_of(runs_of(tmp_path))
-    assert len(found) == len(set(found))
+    found = turns_of(runs_in(tmp_path))
+    assert {*found.values()} == {1}
     assert set(found) == set(turns_of({"": expected}))
 
 
@@ -180,20 +170,20 @@ def test_a_driver_that_is_ended_from_outside_is_resumed_and_measures_what_is_mis
     nodes = cluster("one=1")
     selected = ["mlp", "softmax_head", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address)
-    wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
+    wait_for(lambda: len(turns_of(runs_in(tmp_path))) > 3)
     process.send_signal(number)
     _, err = process.communicate(timeout=100)
-    (before,) = runs_of(tmp_path).values()
+    (before,) = runs_in(tmp_path).values()
     assert before.header.fleet is not None
     if number != signal.SIGKILL:
         assert (process.returncode, before.ended) == (INTERRUPTED, "interrupted"), err
         assert f"--resume {before.header.fleet.id} --ray {nodes.address} goes on" in err
     done = nodes.run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", nodes.address)
     assert done.returncode == 0, done.stderr
-    found = turns_of(runs_of(tmp_path))
-    assert len(found) == len(set(found))
+    found = turns_of(runs_in(tmp_path))
+    assert {*found.values()} == {1}
     assert len(list_runs(tmp_path / "results")) == 1
-    (after,) = runs_of(tmp_path).values()
+    (after,) = runs_in(tmp_path).values()
     assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
 
 
@@ -224,20 +214,20 @@ def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_clust
     quick = [*QUICK, "--rounds", "30"]  # for longer than it is silent
     selected = ["mlp", "--precision", "bf16_pure", "--phase", "inference", *quick]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
-    wait_for(lambda: len(turns_of(runs_of(tmp_path))) > 3)
+    wait_for(lambda: len(turns_of(runs_in(tmp_path))) > 3)
     nodes.do("kill head")
     out, err = process.communicate(timeout=200)
     assert process.returncode == 5, (process.returncode, out, err)
     assert "has not answered for" in err
     assert json.loads(out)["machines"]
-    (before,) = runs_of(tmp_path).values()
+    (before,) = runs_in(tmp_path).values()
     assert before.header.fleet is not None
     again = cluster("head=0", "one=1")  # a host of two nodes has both names in its lane's
     done = again.run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", again.address)
     assert done.returncode == 0, done.stderr
-    found = turns_of(runs_of(tmp_path))
-    assert len(found) == len(set(found))
-    (after,) = runs_of(tmp_path).values()
+    found = turns_of(runs_in(tmp_path))
+    assert {*found.values()} == {1}
+    (after,) = runs_in(tmp_path).values()
     assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
 
 

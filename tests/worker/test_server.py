@@ -118,12 +118,6 @@ def test_output_without_end_is_cut_and_its_end_is_told(ask: Callable[..., Reply]
     assert frames[2] == "y" * 99
 
 
-def test_a_message_without_end_is_kept_in_part(ask: Callable[..., Reply]) -> None:
-    message = ask("endless message").failure.message
-    assert "xxx… (9,998,014 more characters) (odd.py, line " in message
-    assert len(message) < 2100
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_servers")
 def test_a_child_does_not_outlive_a_server_that_was_killed(ask: Callable[..., Reply], told: Path) -> None:
