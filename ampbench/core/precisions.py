@@ -179,9 +179,8 @@ class Format(NamedTuple):
 
     @property
     def border(self) -> float:
-        """The power of two half a unit above `overflow`; `overflow` itself where the highest exponent is cut short."""
-        whole = (2.0 - 2.0 ** (1 - self.digits)) * 2.0**self.highest
-        return 2.0 ** (self.highest + 1) if self.largest == whole else self.overflow
+        """Where a histogram by powers of two has overflow begin: in 16 bits half a unit above, at a power of two."""
+        return self.overflow if self.name in FLOAT8 else 2.0 ** (self.highest + 1)
 
 
 def _format(name: str, digits: int, highest: int, lowest: int) -> Format:

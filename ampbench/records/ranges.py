@@ -61,6 +61,24 @@ class Swallowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     swallowed: Count
 
 
+class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The blocks of a module's fp32 values in a `format` below 16 bits: those that share a scale.
+
+    `saturated` of the `blocks` have an element beyond the format's largest number, `flushed` one that becomes zero; of
+    the `elements`, which are not zero, `zeroed` become zero.
+    """
+
+    module: str
+    kind: str
+    what: Annotated[str, one_of(INPUT, WEIGHT, GRADIENT)]
+    format: str
+    blocks: Count
+    saturated: Count = 0
+    flushed: Count = 0
+    elements: Count = 0
+    zeroed: Count = 0
+
+
 class ModuleError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The error of one module in a low precision.
 
@@ -148,7 +166,7 @@ class LowRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Magnitudes in `steps` fp32 steps of a case, and the same number of steps in low precisions.
+    """Magnitudes and `blocks` in `steps` fp32 steps of a case, and the same number of steps in low precisions.
 
     `case_id` is that of the fp32 case; `recipe` is None in inference. `notes` say what was left out and why.
     """
@@ -157,6 +175,7 @@ class RangePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: Steps
     magnitudes: list[Magnitudes] = []
     swallowed: list[Swallowed] = []
+    blocks: list[Blocks] = []
     low_runs: list[LowRun] = []
     recipe: Recipe | None = None
     notes: list[str] = []

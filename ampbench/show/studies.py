@@ -362,6 +362,10 @@ TEMPLATES: Mapping[str, str] = {
         "gradients{scale:if| at loss scale ||}: {predicted:share} predicted to flush, {seen:share} seen"
         "{nonfinite:if|; not finite in |,|}{parameters:if| of |counted;parameter|}"
     ),
+    "headroom-blocks": (
+        "{count:,} of {factors:counted;factor} of products {count:verb;loses;lose} values (worst {worst}, {what}: "
+        "{zeroed:share} become zero, in {flushed:share} of blocks{saturated:if|; |share| of blocks saturate})"
+    ),
     "origin-nothing": "nothing to compare: no module returned a floating-point value",
     "origin-output": "output error {error:error} against {reference} (relative L2)",
     "origin-undefined": "output error undefined{strange:only|: some values are not finite}",

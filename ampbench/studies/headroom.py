@@ -29,6 +29,7 @@ from ampbench.records.ranges import (
     ROOT,
     UPDATE,
     WEIGHT,
+    Blocks,
     LowRun,
     Magnitudes,
     ModuleError,
@@ -45,12 +46,16 @@ if TYPE_CHECKING:
 
 
 class RangesAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Fp32 steps to watch, then a step in each of `precisions`; `notes` are for the record."""
+    """Fp32 steps to watch, then a step in each of `precisions`; `notes` are for the record.
+
+    Blocks are counted in `formats` below 16 bits, by kind of factor: input, weight, gradient.
+    """
 
     steps: Annotated[
         int, asks("Steps to watch in fp32; 0: one for each batch there is.", metavar="N", least=0, most=10_000)
     ] = 0
     precisions: list[str] = []
+    formats: dict[str, list[str]] = {}
     notes: list[str] = []
 
 
@@ -102,7 +107,9 @@ Events = Mapping[str, Event]
 
 
 def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
-    """Return how `values`, each times `scale` (a loss scale, say), fit into the format `dtype`, "fp16" or "bf16".
+    """Return how `values`, each times `scale`, fit into the format `dtype`: a half, or "float8_e4m3", "float8_e5m2".
+
+    `scale` is a loss scale, say, or `largest_scale`, as float8 is scaled.
 
     For a scale that is no power of two, values are taken as evenly spread over the logarithms within an exponent.
     """
@@ -115,15 +122,20 @@ def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
     flushed = flushed_count(values, form, scale)
     overflow = 0.0
     if largest >= form.overflow:
-        overflow = max(
-            sum(values.counts) - _below(values.counts, values.lowest, 2.0 ** (form.highest + 1) / scale), 1.0
-        )
+        overflow = max(sum(values.counts) - _below(values.counts, values.lowest, form.border / scale), 1.0)
     return Fit(
         reach=largest / form.largest,
         overflow=overflow / finite,
         flushed=flushed / finite,
         subnormal=max(_below(values.counts, values.lowest, form.normal / scale) - flushed, 0.0) / finite,
     )
+
+
+def largest_scale(values: Iterable[Magnitudes], dtype: str) -> float:
+    """Return the scale that takes the largest of `values` to the largest number of a format, as recipes of float8
+    do."""
+    largest = max((row.largest or 0.0 for row in values), default=0.0)
+    return find_format(dtype).largest / largest if largest else 1.0
 
 
 def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:
@@ -439,6 +451,7 @@ class Headroom(StrEnum):
     UNSEEN = "headroom-unseen"
     SEEN = "headroom-seen"
     GRADIENTS = "headroom-gradients"
+    BLOCKS = "headroom-blocks"
 
 
 def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
@@ -452,6 +465,7 @@ def conclusions(_: Case, record: RangePass) -> Iterator[Statement]:
     else:
         for dtype in FORMATS:
             yield from _of_dtype(record, modules, dtype)
+    yield from _of_blocks(record)
     for low in record.low_runs:
         yield from _of_low_run(record, low)
     if record.recipe is not None:
@@ -496,6 +510,31 @@ def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype:
     rows = [row for row in record.swallowed if row.dtype == dtype]
     if lost := sum(row.swallowed for row in rows):
         yield advise(Headroom.SWALLOWED, dtype, dtype=dtype, share=lost / sum(row.moved for row in rows))
+
+
+FLUSHES_IN_4_BITS = 0.25
+"""The same share as `FLUSHES` for blocks of e2m1, whose zero is as wide as its other steps: 6% of normal values are
+rounded to it, and 13% of exponential ones."""
+
+
+def loses_values(row: Blocks) -> bool:
+    """Return whether a factor has blocks that saturate, or flushes more than its format does anyway."""
+    limit = FLUSHES_IN_4_BITS if row.format == "nvfp4" else FLUSHES
+    return row.saturated > 0 or row.zeroed > limit * row.elements
+
+
+def _of_blocks(record: RangePass) -> Iterator[Statement]:
+    """Yield the formats below 16 bits in which factors of products lose values."""
+    for fmt, rows in grouped(record.blocks, attrgetter("format")).items():
+        if losing := [row for row in rows if loses_values(row)]:
+            worst = max(losing, key=lambda row: (row.zeroed / max(row.elements, 1), row.saturated / row.blocks))
+            shares = {"zeroed": worst.zeroed / max(worst.elements, 1), "flushed": worst.flushed / worst.blocks}
+            facts = {
+                "worst": worst.module or ROOT,
+                "what": worst.what,
+                "saturated": worst.saturated / worst.blocks or None,
+            }
+            yield advise(Headroom.BLOCKS, fmt, count=len(losing), factors=len(rows), **shares, **facts)
 
 
 def _of_low_run(record: RangePass, low: LowRun) -> Iterator[Statement]:
@@ -637,6 +676,19 @@ SEEN: Sequence[Column[Outcome]] = (
 """Columns of a module in a low precision: the values behind a prediction, and its outcome."""
 
 
+BLOCKS: Sequence[Column[Blocks]] = (
+    Column("format", lambda row: row.format, "format"),
+    Column("module", lambda row: row.module, "module", said=lambda row: row.module or ROOT),
+    Column("kind", lambda row: row.kind, "kind"),
+    Column("values", lambda row: row.what, "values"),
+    Column("blocks", lambda row: row.blocks, "blocks", "whole"),
+    Column("saturated", lambda row: row.saturated / row.blocks, "saturated", "share"),
+    Column("flushed", lambda row: row.flushed / row.blocks, "flushed", "share"),
+    Column("zeroed", lambda row: row.zeroed / row.elements if row.elements else None, "zeroed", "share"),
+)
+"""Columns of a factor of products in a format below 16 bits."""
+
+
 def gradients(record: RangePass) -> list[GradientOutcome]:
     """Return the parameters whose gradients overflow or flush (a share of `FLUSHES`) after a finite forward pass."""
     return [
@@ -720,6 +772,11 @@ Examples:
             "seen", SEEN, seen, "Overflow and flushing seen",
             "overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against itself in fp32",
             only=lambda row: any(event.seen for event in row.events.values()),
+        ),
+        Table(
+            "blocks", BLOCKS, lambda record: record.blocks, "Blocks of formats below 16 bits",
+            "saturated, flushed: shares of blocks with such an element; zeroed: share of non-zero elements",
+            only=loses_values,
         ),
         Table("", GRADIENTS, gradients, "Gradients in the low precisions", "predicted, seen: share flushed to zero"),
     ),

@@ -30,6 +30,7 @@ from ampbench.records.ranges import (
 from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.nonfinite import NonfiniteAsked, Replay
 from ampbench.studies.origin import OriginAsked
+from ampbench.trace.blocks import watch_blocks
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.errors import Given, watch_dtypes, watch_errors
 from ampbench.trace.ledger import trace_casts
@@ -76,7 +77,8 @@ def measure_ranges(work: Work, asked: RangesAsked) -> RangePass:
         named = is_named(workload, find_recipe(case.recipe))
         optimizer = step.optimizer if named and isinstance(step, TrainingStep) else None
         recipe = recipe_of(optimizer, step.module) if optimizer is not None else None
-        with step.mode(), unfused(), watch_ranges(step.module, optimizer) as ranges:
+        watched = watch_ranges(step.module, optimizer), watch_blocks(step.module, asked.formats)
+        with step.mode(), unfused(), watched[0] as ranges, watched[1] as blocks:
             for turn in range(steps):
                 output, loss, gradients = _run(step)
                 finite = check.look(turn, output, loss, gradients.values())
@@ -103,6 +105,7 @@ def measure_ranges(work: Work, asked: RangesAsked) -> RangePass:
         steps=steps,
         magnitudes=magnitudes,
         swallowed=swallowed,
+        blocks=blocks.records,
         recipe=recipe,
         low_runs=ran,
         notes=notes,

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
@@ -80,23 +81,40 @@ def quantise(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> torch.T
     return values.to(tensor.dtype)
 
 
-@torch.no_grad()
-def block_shares(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> tuple[float, float]:
-    """Return the shares of blocks with an element that saturates, and with a non-zero element that becomes zero.
+class BlockCounts(NamedTuple):
+    """Of `blocks`, `saturated` have an element that saturates and `flushed` one that becomes zero and was not.
 
     A block is the row or the whole tensor where these share a scale. An element saturates if rounding to nearest would
-    take it beyond the format's largest number; scales that follow the largest magnitude mostly prevent that.
+    take it beyond the format's largest number; scales that follow the largest magnitude mostly prevent that. Of
+    `elements`, which are not zero, `zeroed` become zero.
     """
+
+    blocks: int = 0
+    saturated: int = 0
+    flushed: int = 0
+    elements: int = 0
+    zeroed: int = 0
+
+
+@torch.no_grad()
+def count_blocks(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> BlockCounts:
+    """Return the counts of a tensor's blocks in the format `fmt` along `axis`, as in `quantise`."""
     if not tensor.numel():
-        return 0.0, 0.0
+        return BlockCounts()
     scheme, axis = find_scheme(fmt), -1 if axis is None else axis
     values = _in_blocks(tensor, scheme, axis)
     scaled, decode = _scaled(values, scheme, axis)
-    zero = decode(_rounded(scaled, scheme.element)) == 0
-    events = (scaled.abs() >= scheme.element.overflow) & ~zero, zero & (values != 0)
+    zero, used = decode(_rounded(scaled, scheme.element)) == 0, values != 0
+    events = (scaled.abs() >= scheme.element.overflow) & ~zero, zero & used
     blocks = [event.any() if scheme.scaling == TENSOR else event.any(_along(scheme, axis)) for event in events]
-    saturated, flushed = (int(block.sum()) / block.numel() for block in blocks)
-    return saturated, flushed
+    saturated, flushed = (int(block.sum()) for block in blocks)
+    return BlockCounts(blocks[0].numel(), saturated, flushed, int(used.sum()), int(events[1].sum()))
+
+
+def block_shares(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> tuple[float, float]:
+    """Return the shares of blocks with an element that saturates, and with a non-zero one that becomes zero."""
+    counts = count_blocks(tensor, fmt, axis)
+    return counts.saturated / max(counts.blocks, 1), counts.flushed / max(counts.blocks, 1)
 
 
 def find_scheme(fmt: str) -> Scheme:
