@@ -61,10 +61,12 @@ def test_blocks_of_factors_are_counted_along_their_channels(case: Any) -> None:
     assert rows["0", WEIGHT, "mxfp8"].blocks == 10
     assert rows["3", GRADIENT, "mxfp8"].blocks == 2 * 2 * 5
     mx, nv = (each for each in conclusions(case("fp32"), record) if each.code == Headroom.BLOCKS)
-    assert (mx.subject, mx.facts["worst"], mx.facts["what"], "saturated" in mx.facts) == ("mxfp8", "0", INPUT, False)
-    assert mx.facts["flushed"] == pytest.approx(1 / 36)
-    assert mx.facts["zeroed"] == pytest.approx(31 / 720)
-    assert (nv.subject, nv.facts["zeroed"] > 0.9) == ("nvfp4", True)  # its second scale is of the whole tensor
+    outlier, worst = rows["0", INPUT, "mxfp8"], rows["3", INPUT, "mxfp8"]
+    assert (outlier.flushed / outlier.blocks, outlier.zeroed) == (1 / 36, 2 * 31)
+    assert (mx.subject, mx.facts["worst"], mx.facts["what"], "saturated" in mx.facts) == ("mxfp8", "3", INPUT, False)
+    assert mx.facts["zeroed"] == worst.zeroed / worst.elements
+    assert nv.subject == "nvfp4"
+    assert nv.facts["zeroed"] > FLUSHES_IN_4_BITS  # its second scale is of the whole tensor
 
 
 def test_ordinary_values_are_no_problem_in_any_format(case: Any) -> None:
