@@ -94,9 +94,8 @@ def test_what_is_ended_from_outside_while_the_environment_is_asked_for_is_tried_
 
     def end() -> None:
         server = opened[0]._process.pid
-        workers: list[int] = []
-        while not workers:  # it is asked for the environment
-            workers = descendants(server)
+        while not (workers := descendants(server)):  # it is asked for the environment
+            pass
         os.kill(server if which == "server" else workers[0], signal.SIGTERM)
 
     def start() -> ServerChannel:

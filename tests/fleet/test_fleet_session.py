@@ -271,14 +271,10 @@ def test_a_full_disk_ends_the_fleet_and_a_resumed_one_measures_the_rest(
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        ({"host": "elsewhere"}, True),
-        ({"memory_bytes": 1}, True),
-        ({"threads": 3}, False),
-        ({"torch_version": "3"}, False),
-        ({"cpu": "another"}, False),
-        ({"variables": {"OMP_PROC_BIND": "1"}}, False),
+        ({"host": "elsewhere"}, True), ({"memory_bytes": 1}, True), ({"threads": 3}, False),
+        ({"torch_version": "3"}, False), ({"cpu": "another"}, False), ({"variables": {"OMP_PROC_BIND": "1"}}, False),
     ],
-)
+)  # fmt: skip
 def test_machines_are_of_one_kind_where_their_names_alone_differ(change: dict[str, object], same: bool) -> None:
     other: Environment = structs.replace(HERE, **change)  # type: ignore[arg-type]
     assert (kind_of(HERE) == kind_of(other)) == same

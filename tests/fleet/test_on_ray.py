@@ -20,7 +20,7 @@ from ampbench.cli.main import main
 from ampbench.cli.run import NO_RAY
 from ampbench.errors import INTERRUPTED, NothingToRunError
 from ampbench.records.measured import MemoryPass
-from ampbench.store import StoredRun, list_runs, read_run
+from ampbench.store import list_runs, read_run
 from tests.fleet.scripted_cluster import runs_of, turns_of
 
 pytest.importorskip("ray")
@@ -95,10 +95,6 @@ def cluster() -> Iterator[Callable[..., Nodes]]:
         one.close()
 
 
-def runs_in(folder: Path) -> dict[str, StoredRun]:
-    return runs_of(folder / "results")
-
-
 def bytes_of(found: MemoryPass) -> dict[str, object]:
     return {name: getattr(found, name) for name in MemoryPass.__slots__}
 
@@ -119,7 +115,7 @@ def test_each_node_measures_what_a_local_run_does_and_its_environment_is_its_own
     done = nodes.run(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
     assert done.returncode == 0, done.stderr
     assert nodes.run(tmp_path, "run", *selected, "--results", "local").returncode == 0
-    local, runs = read_run(list_runs(tmp_path / "local")[0]), runs_in(tmp_path)
+    local, runs = read_run(list_runs(tmp_path / "local")[0]), runs_of(tmp_path / "results")
     assert len(runs) == 2
     for name, one in runs.items():
         assert name in (local.header.environment.host, f"{local.header.environment.host}-2")
@@ -149,7 +145,7 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
     nodes = cluster("head=0", "one=1", "two=1")
     selected = ["linear", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address, "--on", "spread")
-    wait_for(lambda: len(turns_of(runs_in(tmp_path))) > 4)
+    wait_for(lambda: len(turns_of(runs_of(tmp_path / "results"))) > 4)
     nodes.do("kill one")
     nodes.do("add late=1")
     _, err = process.communicate(timeout=400)
@@ -157,7 +153,7 @@ def test_a_node_that_dies_leaves_its_work_to_another_and_nothing_is_done_twice(
     local = nodes.run(tmp_path, "run", *selected, "--results", "local")
     assert local.returncode == 0
     expected = read_run(list_runs(tmp_path / "local")[0])
-    found = turns_of(runs_in(tmp_path))
+    found = turns_of(runs_of(tmp_path / "results"))
     assert {*found.values()} == {1}
     assert set(found) == set(turns_of({"": expected}))
 
@@ -170,20 +166,20 @@ def test_a_driver_that_is_ended_from_outside_is_resumed_and_measures_what_is_mis
     nodes = cluster("one=1")
     selected = ["mlp", "softmax_head", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address)
-    wait_for(lambda: len(turns_of(runs_in(tmp_path))) > 3)
+    wait_for(lambda: len(turns_of(runs_of(tmp_path / "results"))) > 3)
     process.send_signal(number)
     _, err = process.communicate(timeout=100)
-    (before,) = runs_in(tmp_path).values()
+    (before,) = runs_of(tmp_path / "results").values()
     assert before.header.fleet is not None
     if number != signal.SIGKILL:
         assert (process.returncode, before.ended) == (INTERRUPTED, "interrupted"), err
         assert f"--resume {before.header.fleet.id} --ray {nodes.address} goes on" in err
     done = nodes.run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", nodes.address)
     assert done.returncode == 0, done.stderr
-    found = turns_of(runs_in(tmp_path))
+    found = turns_of(runs_of(tmp_path / "results"))
     assert {*found.values()} == {1}
     assert len(list_runs(tmp_path / "results")) == 1
-    (after,) = runs_in(tmp_path).values()
+    (after,) = runs_of(tmp_path / "results").values()
     assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
 
 
@@ -214,20 +210,20 @@ def test_where_the_head_is_gone_all_that_was_measured_is_there_and_another_clust
     quick = [*QUICK, "--rounds", "30"]  # for longer than it is silent
     selected = ["mlp", "--precision", "bf16_pure", "--phase", "inference", *quick]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address, "--json")
-    wait_for(lambda: len(turns_of(runs_in(tmp_path))) > 3)
+    wait_for(lambda: len(turns_of(runs_of(tmp_path / "results"))) > 3)
     nodes.do("kill head")
     out, err = process.communicate(timeout=200)
     assert process.returncode == 5, (process.returncode, out, err)
     assert "has not answered for" in err
     assert json.loads(out)["machines"]
-    (before,) = runs_in(tmp_path).values()
+    (before,) = runs_of(tmp_path / "results").values()
     assert before.header.fleet is not None
     again = cluster("head=0", "one=1")  # a host of two nodes has both names in its lane's
     done = again.run(tmp_path, "run", "--resume", before.header.fleet.id, "--ray", again.address)
     assert done.returncode == 0, done.stderr
-    found = turns_of(runs_in(tmp_path))
+    found = turns_of(runs_of(tmp_path / "results"))
     assert {*found.values()} == {1}
-    (after,) = runs_in(tmp_path).values()
+    (after,) = runs_of(tmp_path / "results").values()
     assert {case_id for _, case_id, _ in found} == set(after.cases) - set(after.skips)
 
 
@@ -255,13 +251,9 @@ def servers() -> list[int]:
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line_before_a_cluster_is_asked(
-    given: list[str],
-    code: int,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    given: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["run", "mlp", *QUICK, *given]) == code
     out, err = capfd.readouterr()
