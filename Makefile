@@ -56,7 +56,8 @@ bench: environment
 size: environment
 	$(BIN)/python -m benchmarks.size $(MORE)
 
-# The site, in site/: in an environment of its own, without torch, which mkdocs.yml and its hooks do not need.
+# The site, made by an environment of its own without torch. site/index.html opens from disk; its search needs a server,
+# as `python3 -m http.server --directory site` is one.
 SITE := .venv-docs
 docs:
 	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)

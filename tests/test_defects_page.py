@@ -32,7 +32,6 @@ def test_committed_runs_are_small_whole_ones_of_every_version() -> None:
 def test_no_check_asks_for_what_is_told_to_have_none() -> None:
     asked = {thread for check in CHECKS.values() for thread in check.threads}
     told = set(re.findall(r"[\w-]+/[\w-]+#\d+", WITHOUT_CHECK))
-    assert len(told) >= 10
     assert asked & told == set()
 
 

@@ -70,7 +70,7 @@ def test_what_made_the_example_regress_is_what_its_traces_tell(model: types.Modu
     assert shown.endswith(" ".join(said))
 
 
-def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_says(ampbench: Run) -> None:
+def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_says() -> None:
     versions = [file.name.removeprefix("torch-").removesuffix(".0.jsonl.gz") for file in RULES]
     assert f"from the probes of torch {versions[0]} to {versions[-1]} in `results/rules/`" in " ".join(PAGE.split())
     found = re.search(
@@ -84,4 +84,3 @@ def test_the_rules_stored_are_of_the_versions_named_and_changed_where_the_page_s
     assert (f"aten::{op}", "observed", was, now) in [
         (one.op, one.field, one.before, one.after) for one in compare_rules(before, after)
     ]
-    assert ampbench("compare", RULES[0], RULES[-1]).code == 0
