@@ -423,10 +423,10 @@ def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> 
         yield info(Keep.PEAK, **peaks)
 
 
-WIDTH = 88
+WIDTH = 76
 """Longer calls and lists have a line for each name, as formatters write them."""
 
-UNDER_AUTOCAST = "# found under autocast, which keeps some ops in fp32 itself: search with a pure precision, too\n"
+UNDER_AUTOCAST = "# found under autocast: search with bf16_pure or fp16_pure for this tool\n"
 TORCHAO = """\
 # found in {precision}: measure the error in torchao's format as well
 import torch
@@ -442,6 +442,14 @@ def is_converted(module: torch.nn.Module, name: str) -> bool:
 
 {call}
 """
+FLOAT8_TRAINING = {
+    "imports": "from torchao.float8 import convert_to_float8_training",
+    "call": "convert_to_float8_training(model, module_filter_fn=is_converted)",
+}
+FLOAT8_INFERENCE = {
+    "imports": "from torchao.quantization import (\n    Float8DynamicActivationFloat8WeightConfig,\n    quantize_,\n)",
+    "call": "config = Float8DynamicActivationFloat8WeightConfig()\nquantize_(model, config, filter_fn=is_converted)",
+}
 FSDP = """\
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -449,8 +457,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 low, fp32 = torch.{low}, torch.float32
 for name in {kept}:
     back = {back}
-    fully_shard(model.get_submodule(name), mp_policy=MixedPrecisionPolicy(param_dtype=fp32, output_dtype=back))
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=low, reduce_dtype=fp32))
+    policy = MixedPrecisionPolicy(param_dtype=fp32, output_dtype=back)
+    fully_shard(model.get_submodule(name), mp_policy=policy)
+policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=fp32)
+fully_shard(model, mp_policy=policy)
 """
 OF_ONNX = """\
 import ast
@@ -458,25 +468,34 @@ import ast
 import onnx
 {imports}
 KEPT = {kept}
-network = onnx.load("model.onnx")  # written by torch.onnx.export(..., dynamo=True)
+SCOPES = "pkg.torch.onnx.name_scopes"
+network = onnx.load("model.onnx")  # of torch.onnx.export(..., dynamo=True)
 nodes = []
 for node in network.graph.node:
-    scopes = {{entry.key: entry.value for entry in node.metadata_props}}.get("pkg.torch.onnx.name_scopes", "[]")
-    if {{scope.partition("@")[0] for scope in ast.literal_eval(scopes)[:-1]}} & {{*KEPT}}:
+    metadata = {{entry.key: entry.value for entry in node.metadata_props}}
+    scopes = ast.literal_eval(metadata.get(SCOPES, "[]"))[:-1]
+    if {{scope.partition("@")[0] for scope in scopes}} & {{*KEPT}}:
         nodes.append(node.name)
 {call}
 """
 CONVERTED = """\
-network = convert_float_to_float16(network, keep_io_types=True, node_block_list=nodes)
+network = convert_float_to_float16(
+    network, keep_io_types=True, node_block_list=nodes
+)
 casts = [node for node in network.graph.node if node.op_type == "Cast"]
-halves = {node.output[0]: node.input[0] for node in casts if node.name.endswith("_cast_to_fp16_node")}
+halves = {
+    node.output[0]: node.input[0]
+    for node in casts
+    if node.name.endswith("_cast_to_fp16_node")
+}
 for node in casts:  # from one kept node to the next, values stay fp32
     if node.name.endswith("_cast_to_fp32_node"):
         node.input[0] = halves.get(node.input[0], node.input[0])
 onnx.save(network, "model_fp16.onnx")"""
 BUILT = """\
 layers = ",".join(f"{{name}}:fp32" for name in nodes)
-print(f"trtexec --onnx=model.onnx --{flag} --precisionConstraints=obey --layerPrecisions={{layers}}")
+options = f"--precisionConstraints=obey --layerPrecisions={{layers}}"
+print(f"trtexec --onnx=model.onnx --{flag} {{options}}")
 # up to TensorRT 10: later ones take the precisions of the ONNX file itself"""
 
 
@@ -489,17 +508,14 @@ def code(case: Case, record: Searched) -> dict[str, str]:
     low, listed = row.rounding, _listed("KEPT = [", names, "]").removeprefix("KEPT = ")
     noted = UNDER_AUTOCAST if row.autocast else ""
     trains = case.phase == "training"
-    module, made = ("float8", "convert_to_float8_training") if trains else ("quantization", "quantize_")
-    config = "" if trains else ", Float8DynamicActivationFloat8WeightConfig()"
-    imports = f"from torchao.{module} import {f'{config[2:-2]}, ' if config else ''}{made}"
-    call = f"{made}(model{config}, {'module_' if trains else ''}filter_fn=is_converted)"
+    torchao = FLOAT8_TRAINING if trains else FLOAT8_INFERENCE
     last = [
         name for name in kept if any(_within(path, name) or path == name for path in record.space.units[-1].modules)
     ]
     back = f"None if name == {_quoted(last[0])} else low  # what runs last returns fp32" if last else "low"
     texts = {
         "torch": _with_torch(row, kept),
-        "torchao": TORCHAO.format(imports=imports, call=call, kept=listed, precision=case.precision),
+        "torchao": TORCHAO.format(**torchao, kept=listed, precision=case.precision),
         "FSDP2": noted + FSDP.format(low=low, kept=listed, back=back),
     }
     flag = SHORT_DTYPES[low]
