@@ -113,12 +113,6 @@ def test_a_mistake_is_one_line(what: str) -> None:
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("kind", STUDIES)
-def test_every_study_has_a_function_whose_text_names_its_options(kind: str) -> None:
-    text = public(kind).__doc__ or ""
-    assert [name for name in names_of(kind) if f"`{name}`" not in text] == []
-
-
 def test_what_is_of_a_device_is_done_by_processes_of_its_own() -> None:
     found = ampbench.study.ceilings(device="cpu", operation="copy", dtype=["fp32", "bf16"], seconds=0.005)
     assert found.stored.header.settings.isolation

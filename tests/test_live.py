@@ -26,7 +26,6 @@ from torch.utils._pytree import tree_leaves
 import ampbench
 from ampbench import live
 from ampbench.records.changes import ChangeStatus, Evidence, Status
-from ampbench.workloads.index import WORKLOADS
 
 QUICK: dict[str, Any] = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 0.1}
 
@@ -122,29 +121,23 @@ def _networks() -> Iterator[tuple[str, nn.Module, Any]]:
     torch.manual_seed(3)
     ids = torch.randint(0, 7, (6, 5))
     packed = pack_padded_sequence(torch.randn(3, 5, 4), [5, 3, 2], batch_first=True)
-    frozen, tied, hooked, half = Net(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Net(), nn.Linear(4, 3)
-    frozen.layer.weight.requires_grad_(False)
+    tied, hooked, half = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Net(), nn.Linear(4, 3)
     tied[1].weight = tied[0].weight
     hooked.register_forward_hook(lambda module, args, output: output + 1)
     norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     norm[1].eval()
     yield "linear", Net(), rows()
     yield "batchnorm and dropout, partly in eval mode", norm, rows()
-    yield "frozen", frozen, rows()
     yield "tied", tied, rows()
     yield "hooked", hooked, rows()
     yield "spectral norm", nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), rows()
     yield "integers", nn.Embedding(7, 4), ids
     yield "packed", Net(lambda layer, x: layer(x)[1], nn.GRU(4, 3, batch_first=True)), packed
     yield "mapping", Net(lambda layer, *, a, b: layer(a + b)), {"a": rows(), "b": rows()}
-    yield "pair", Net(lambda layer, a, b: layer(a) + layer(b)), (rows(), rows())
     yield "batches", Net(), [rows(), rows(3)]
-    yield "dict out", Net(lambda layer, x: {"a": layer(x), "b": layer(-x)}), rows()
     yield "tuple out", Net(lambda layer, x: (layer(x), x.sum())), rows()
     yield "draws", Net(lambda layer, x: layer(x + torch.rand_like(x))), rows()
     yield "differentiates", Net(lambda layer, x: layer(x)), rows().requires_grad_()
-    yield "attention", nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), torch.randn(2, 3, 4)
-    yield "convolution", nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
     yield "half buffer", half, rows()
     half.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16))
     yield "changing", Net(changing), rows()
@@ -223,15 +216,6 @@ def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path, monkeypatch
     changes = ampbench.compare(ampbench.Result(apart), result).changes
     assert {change.status for change in changes if change.kind == "time"} == {ChangeStatus.INCOMPARABLE}
     assert {change.status for change in changes if change.kind != "time"} == {ChangeStatus.UNCHANGED}
-
-
-def test_a_budget_gives_whole_rounds():
-    net, x, _ = linear()
-    result = ampbench.measure(net, x, precisions="fp32", device="cpu", budget="500ms")
-    run = result.stored
-    assert run.ended == "complete"
-    assert sum(each.control for each in run.rounds) == sum(not each.control for each in run.rounds) > 0
-    assert result.take is None  # nothing else was measured
 
 
 class Stopped(nn.Linear):
@@ -346,7 +330,7 @@ ERRORS = ("output_rel_l2", "output_floor_ratio", "loss_rel_error", "grad_rel_l2"
 def test_errors_are_those_of_run_to_the_last_digit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(live, "MOST_ROUNDS", 1)
     (tmp_path / "model.py").write_text(MODEL)
-    names = [name for name in WORKLOADS if WORKLOADS[name].suite][:10]
+    names = ["mlp", "simple_conv", "transformer_encoder"]
     options = ["--rounds", "1", "--min-run-time", "0.001", "--precision", "fp32", "--precision", "bf16_autocast"]
     given = [*options, "--optimizer", "adamw:lr=1e-3", "--device", "cpu", "--json"]
     done = subprocess.run(

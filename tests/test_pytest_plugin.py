@@ -250,51 +250,6 @@ def test_net(amp_benchmark, width):
     assert not [name for name in sys.modules if name.startswith("ampbench_given_")]
 
 
-NETS_OF_ONE_NAME = """
-class Small(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(2, 1)
-
-class Big(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(2, 9)
-
-def made(width):
-    def build():
-        return torch.nn.Linear(2, width), torch.ones(2, 2)
-    return build
-
-pytestmark = pytest.mark.amp(phases=["inference"], precisions=["fp32"])
-
-@pytest.mark.parametrize("net", [Small, Big])
-def test_net(amp_benchmark, net):
-    amp_benchmark(lambda: (net(), torch.ones(2, 2)))
-
-class TestMade:
-    @pytest.mark.parametrize("net", [made(1), made(9)])
-    def test_net(self, amp_benchmark, net):
-        amp_benchmark(net)
-"""
-
-
-def test_networks_that_no_name_leads_to_are_told_apart_by_the_whole_id_of_their_test(pytester: pytest.Pytester) -> None:
-    for folder in ("a", "b"):
-        pytester.mkpydir(folder)
-        pytester.makepyfile(**{f"{folder}/test_mine": NETS + NETS_OF_ONE_NAME})
-    result = pytester.runpytest_inprocess("--amp-device=cpu", *QUICK, "--amp-save=saved")
-    result.assert_outcomes(passed=8)
-    assert [case.workload for case in saved(pytester).cases.values()] == [
-        f"{folder}/test_mine.py::{test}"
-        for folder in ("a", "b")
-        for test in (
-            "test_net[Small]:lambda",
-            "test_net[Big]:lambda",
-            "TestMade::test_net[build0]:build",
-            "TestMade::test_net[build1]:build",
-        )
-    ]
-
-
 NO_WORKLOADS = [
     ("3", "int is no network: give *"),
     ("torch.nn.Linear(2, 2)", "Linear is a network without inputs: *"),

@@ -44,12 +44,6 @@ def test_an_arm_is_an_interpreter_a_commit_and_settings_together() -> None:
     assert arm.variables == {"OMP_NUM_THREADS": "1"}
 
 
-def test_the_folder_of_an_environment_stands_for_its_python_without_following_the_link(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    assert parse_arm("--baseline", [str(tmp_path)]).python == str(tmp_path / "bin" / "python")
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -132,11 +126,6 @@ def test_an_unknown_reference_is_refused_with_the_nearest(repository: Path) -> N
         pass
 
 
-def test_a_reference_that_looks_like_an_option_is_no_option(repository: Path) -> None:
-    with pytest.raises(UsageError), checked_out("--baseline", parse_arm("", ["git:--help"])):
-        pass
-
-
 def test_outside_a_repository_a_commit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -148,13 +137,6 @@ def test_outside_a_repository_a_commit_is_refused(tmp_path: Path, monkeypatch: p
         checked_out("--baseline", parse_arm("", ["git:main"])),
     ):
         pass
-
-
-def test_the_checkout_goes_when_what_is_measured_raises(repository: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), checked_out("--baseline", parse_arm("", ["git:first"])) as checkout:
-        raise KeyboardInterrupt
-    assert checkout is not None
-    assert not checkout.root.exists()
 
 
 @pytest.fixture

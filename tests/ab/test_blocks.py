@@ -118,15 +118,6 @@ def test_out_of_time_it_stops_between_blocks_and_looks_a_last_time() -> None:
     assert len(found.looks) == len(set(found.looks))
 
 
-def test_without_time_nothing_is_measured_which_is_told() -> None:
-    told: list[str] = []
-    found = Session(max_seconds=0.0, tell=told.append)
-    assert found.session.measure_rounds() == "out of time"
-    assert not any(script.opened for script in found.scripts.values())
-    assert found.looks == []
-    assert told == ["without a time: 2 of 2 cases: --budget was over before a first block; give more, or fewer cases"]
-
-
 def test_a_case_that_fails_in_one_arm_is_a_failure_of_that_arm_and_not_measured_again() -> None:
     first, second = CASES
 

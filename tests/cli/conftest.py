@@ -9,11 +9,11 @@ import pytest
 from ampbench.cli.main import main
 from ampbench.records.case import Case, DeviceDescription, Environment, WorkloadSource
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Recipe, Round, Skip
-from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.records.run import Header, Settings
 from ampbench.store import RunWriter
-from tests.stored_runs import make_divergence
+from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round
 
-RUN_ID = "20260131T120000Z-bench-1f9a3c"
+RUN_ID = RUN
 ENVIRONMENT = Environment(
     host="bench",
     system="Linux-6.18-x86_64",
@@ -79,97 +79,62 @@ HEAD = [
 ]
 
 
-def make_case(workload: str, precision: str, phase: str = "inference", batch_size: int = 8, **parameters: int) -> Case:
-    return Case(
-        workload=workload,
-        family="conv" if workload == "resnet18" else "linear",
-        parameters=parameters,
-        precision=precision,
-        device="cpu",
-        phase=phase,
-        path="eager",
-        batch_size=batch_size,
-        input_dtype=STORAGE.get(precision, "fp32"),
-        memory_format="contiguous",
-    )
+def case_of(workload: str, precision: str, phase: str = "inference", batch_size: int = 8, **parameters: int) -> Case:
+    family = "conv" if workload == "resnet18" else "linear"
+    changes = {"workload": workload, "family": family, "parameters": parameters, "phase": phase}
+    return make_case(precision, batch_size=batch_size, input_dtype=STORAGE.get(precision, "fp32"), **changes)
 
 
 def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Divergence]:
     """Return what measuring a case leaves behind."""
-    case_id, fp32_error = case.case_id, 4e-7
-    floor = FLOORS.get(case.precision[:4], 3e-8)
     training = case.phase == "training"
     rounds = [
-        Round(
-            case_id=case_id,
-            round=number,
-            server=number,
-            samples=[[1.001 * seconds, seconds, 1.002 * seconds]] * 3,
-            steps_per_sample=[4, 4, 4],
-            warmup_steps=[12, 12, 12],
-            items_per_step=float(case.batch_size or 1),
+        make_round(
+            case, number=number, server=number, samples=[[1.001 * seconds, seconds, 1.002 * seconds]] * 3,
+            steps_per_sample=[4] * 3, warmup_steps=[12] * 3, items_per_step=float(case.batch_size or 1),
             weights_digest="a" * 64,
-            seconds=1.1,
-            finished_at="2026-01-31T12:00:07Z",
         )
         for number, seconds in enumerate(measured.seconds)
-    ]
-    memory = MemoryPass(
-        case_id=case_id,
-        source="profiler",
-        peak_bytes=measured.peak_bytes,
-        parameter_bytes=measured.peak_bytes // 2,
-        buffer_bytes=4096,
-        input_bytes=65_536,
-        gradient_bytes=measured.peak_bytes // 4 if training else None,
-        optimizer_bytes=0 if training else None,
-    )
+    ]  # fmt: skip
+    peak = measured.peak_bytes
+    own = {"gradient_bytes": peak // 4, "optimizer_bytes": 0} if training else {}
+    memory = make_memory(case, peak, parameter_bytes=peak // 2, **own)
+    outputs = {
+        "output_reference_norm": 31.9 if measured.error is not None else 0.0,
+        "output_rel_l2": measured.error,
+        "output_max_abs": 0.01,
+        "output_cosine": 0.99998,
+        "output_nonfinite": measured.nonfinite,
+        "output_floor_rel_l2": FLOORS.get(case.precision[:4], 3e-8),
+        "output_fp32_rel_l2": 4e-7,
+        "argmax_agreeing": measured.agreeing,
+        "argmax_decisions": None if measured.agreeing is None else case.batch_size,
+    }
+    gradients = {
+        "loss": 2.3026,
+        "reference_loss": 2.3025,
+        "grad_rel_l2": measured.grad_error,
+        "grad_noise": 0.1,
+        "grad_worst_parameter": "layers.2.weight",
+        "grad_flushed": measured.flushed,
+        "grad_elements": 1_000_000,
+        "grad_nonfinite": 0,
+        "skipped_steps": measured.skipped_steps,
+        "scaler_scale": 65536.0 if measured.skipped_steps is not None else None,
+        "recipe": Recipe(optimizer="torch.optim.SGD"),
+    }
+    known = outputs | (gradients if training else {"loss": None})
     divergence = make_divergence(
-        case,
-        weights_digest="a" * 64,
-        inputs_digest="b" * 64,
-        output_reference_norm=31.9 if measured.error is not None else 0.0,
-        output_rel_l2=measured.error,
-        output_max_abs=0.01,
-        output_cosine=0.99998,
-        output_nonfinite=measured.nonfinite,
-        output_floor_rel_l2=floor,
-        output_fp32_rel_l2=fp32_error,
-        argmax_agreeing=measured.agreeing,
-        argmax_decisions=None if measured.agreeing is None else case.batch_size,
-        loss=2.3026 if training else None,
-        reference_loss=2.3025 if training else None,
-        grad_rel_l2=measured.grad_error,
-        grad_noise=0.1,
-        grad_worst_parameter="layers.2.weight" if training else None,
-        grad_flushed=measured.flushed,
-        grad_elements=1_000_000 if measured.flushed is not None else None,
-        grad_nonfinite=0 if training else None,
-        skipped_steps=measured.skipped_steps,
-        scaler_scale=65536.0 if measured.skipped_steps is not None else None,
-        recipe=Recipe(optimizer="torch.optim.SGD") if training else None,
-        notes=measured.notes,
-    )
+        case, weights_digest="a" * 64, inputs_digest="b" * 64, notes=measured.notes, **known
+    )  # fmt: skip
     return [*rounds, memory, divergence]
 
 
 def header(run: str = RUN_ID, label: str = "nightly") -> Header:
-    return Header(
-        schema=SCHEMA,
-        run=run,
-        ampbench_version="0.1.0",
-        started_at="2026-01-31T12:00:00Z",
-        label=label,
-        command=["ampbench", "run"],
-        selection=Selection(),
-        settings=Settings(rounds=3),
-        sources=[
-            WorkloadSource(
-                name="mlp", family="linear", module="ampbench.workloads.linear", function="mlp", builtin=True
-            )
-        ],
-        environment=ENVIRONMENT,
-    )
+    mlp = WorkloadSource(name="mlp", family="linear", module="ampbench.workloads.linear", function="mlp", builtin=True)
+    command = ["ampbench", "run"]
+    settings = Settings(rounds=3)
+    return make_header(run=run, label=label, command=command, settings=settings, sources=[mlp], environment=ENVIRONMENT)
 
 
 @pytest.fixture
@@ -184,19 +149,19 @@ def results(tmp_path: Path) -> Path:
     with RunWriter.create(folder, header()) as writer:
         for rows, workload, phase, batch_size, parameters in groups:
             for row in rows:
-                case = make_case(workload, row.precision, phase, batch_size, **parameters)
+                case = case_of(workload, row.precision, phase, batch_size, **parameters)
                 writer.append(case, *entries_of(case, row))
-            tf32 = make_case(workload, "tf32", phase, batch_size, **parameters)
+            tf32 = case_of(workload, "tf32", phase, batch_size, **parameters)
             writer.append(tf32, Skip(case_id=tf32.case_id, reason="this CPU has no tf32"))
-        failed = make_case("softmax_head", "fp16_pure", "inference", 256, width=512)
+        failed = case_of("softmax_head", "fp16_pure", "inference", 256, width=512)
         message = "step 1 took longer than 300 s"
         writer.append(failed, Failure(case_id=failed.case_id, stage="round", cause="time-out", message=message))
-        kl_head = make_case("kl_head", "fp32", "training", 32, width=512)
+        kl_head = case_of("kl_head", "fp32", "training", 32, width=512)
         writer.append(kl_head, Skip(case_id=kl_head.case_id, reason="no loss given"))
-        control = entries_of(make_case("mlp", "fp32", "training", 32, depth=3, width=512), MLP[0])[0]
+        control = entries_of(case_of("mlp", "fp32", "training", 32, depth=3, width=512), MLP[0])[0]
         assert isinstance(control, Round)
         writer.append(Round(**{name: getattr(control, name) for name in Round.__slots__} | {"control": True}))
-        writer.append(Footer(ended="complete", finished_at="2026-01-31T12:02:00Z"))
+        writer.append(COMPLETE)
     return folder
 
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from ampbench.records.run import Arm
 from tests.ab.test_arms import git
-from tests.stored_runs import make_case, write_run
 
 Run = Callable[..., Any]
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "self" / "networks.py"
@@ -81,7 +79,6 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
 @pytest.mark.parametrize(
     ("workload", "metric"),
     [
-        ("doubled_buffer", "peak_memory_bytes"),
         ("half_softmax", "output_rel_l2"),
         ("relu_for_gelu", "reference_drift"),
     ],
@@ -147,10 +144,3 @@ def test_time_that_is_over_before_anything_can_be_compared_is_exit_5_and_how_to_
     assert said
     assert said[1].endswith(" --metric time")
     assert ampbench(*said[1].split()).code == 0
-
-
-def test_an_arm_cannot_be_resumed_as_a_run(ampbench: Run, tmp_path: Path) -> None:
-    path = write_run(tmp_path / "results", [make_case()], arm=Arm(session="s", name="baseline", given=["here"]))
-    found = ampbench("run", "--resume", path.stem)
-    assert found.code == 2
-    assert "is an arm of ampbench ab" in found.err

@@ -1,21 +1,14 @@
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 import ampbench as library
-from ampbench.records.casts import CastPass
 from ampbench.records.changes import ChangeStatus, ControlCode
-from ampbench.records.measured import Reading
 from ampbench.store import read_run
-from ampbench.trace.ledger import trace_casts
 from tests.compared_runs import BF16, FP32, noisy, rounds_of
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_memory, write_run
-from tests.traced_programs import autocast
 
 OTHER = make_case(workload="mlp")
 
@@ -94,50 +87,6 @@ def test_runs_by_name_path_and_as_results_give_the_same_changes_as_the_command_l
     assert "\n3 regressed (time 1, memory 2)" in str(named)
     assert "3 regressed" in named._repr_html_()
     assert {change.kind for change in library.compare(*results, only=["time"], keyword="bf16").changes} == {"time"}
-
-
-def test_comparing_imports_neither_torch_nor_pandas(folder):
-    code = (
-        "import sys; from ampbench.cli.main import main\n"
-        f"main(['compare', '1-before', '2-after', '--results', {str(folder)!r}])\n"
-        "sys.exit(' '.join({'torch', 'pandas'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr == "\n"
-    code = "import sys, ampbench; str(ampbench.compare(*sys.argv[1:])); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, "1-before", "2-after", folder], check=False).returncode == 0
-
-
-def test_runs_whose_cases_have_no_number_are_no_matter_of_the_keyword(ampbench, folder):
-    for run in ("4-empty", "5-empty"):
-        reading = Reading(case_id=FP32.case_id, metric="seconds_low", value=1e-3)
-        write_run(folder, [FP32], reading, COMPLETE, run=run)
-    found = ampbench("compare", "4-empty", "5-empty", "--results", folder)
-    assert (found.code, found.out) == (5, "")
-    assert "the runs have cases in common, but no number of any of them on either side" in found.err
-    assert "-k" not in found.err
-
-
-def explaining(folder, run, *layers, **header):
-    """Store a run that traced one step through `layers` under bf16 autocast."""
-    model, x = torch.nn.Sequential(*layers), torch.randn(4, 8)
-    with trace_casts(model) as ledger, autocast(), torch.inference_mode():
-        model(x)
-    seen = CastPass(case_id=BF16.case_id, how="device", trace=ledger.trace)
-    return write_run(folder, [BF16], seen, COMPLETE, run=run, explains="casts", **header)
-
-
-def test_two_runs_that_explain_casts_are_compared_by_what_they_traced(ampbench, folder):
-    explaining(folder, "6-before", torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
-    explaining(folder, "7-after", torch.nn.Linear(8, 8), torch.nn.GELU())
-    found = ampbench("compare", "6-before", "7-after", "--results", folder)
-    assert (found.code, found.err) == (0, "")
-    told = " ".join(found.out.split())
-    assert "softmax: 1 op fewer in bf16" in told
-    assert found.out.endswith("1 case explained: 1 changed\n")
-    same = json.loads(ampbench("compare", "6-before", "6-before", "--results", folder, "--json").out)
-    assert same["explained"][BF16.case_id] == ["the same: 6 ops, 3 casts"]
-    assert same["findings"] == []
 
 
 CHECKS = [

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from ampbench.convert import FORMATS
-from ampbench.records.measured import Reading, Skip
-from tests.stored_runs import COMPLETE, make_case, make_round, write_run
+from ampbench.records.measured import Skip
+from tests.stored_runs import COMPLETE, make_case, write_run
 
 Run = Callable[..., Any]
 
@@ -26,14 +26,6 @@ def test_a_format_of_one_run_is_printed_alone_on_stdout(name: str, results: Path
     assert said.out.strip()
     if name == "junit":
         assert ElementTree.fromstring(said.out).tag == "testsuites"
-
-
-def test_cases_without_numbers_are_counted_on_stderr_where_the_format_has_no_place(
-    results: Path, ampbench: Run
-) -> None:
-    said = ampbench("convert", "latest", "--to", "bencher", "--results", results)
-    assert said.err == "bencher has no place for 1 failed, 4 skipped: left out\n"
-    assert ampbench("convert", "latest", "--to", "junit", "--results", results).err == ""
 
 
 def test_a_run_without_any_number_is_refused_by_formats_of_numbers_alone(tmp_path: Path, ampbench: Run) -> None:
@@ -138,14 +130,6 @@ def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     assert ampbench("gate", first, second).code == 4
     doctor = ampbench("doctor", "--results", "results", "--json")
     assert (doctor.code, set(json.loads(doctor.out)["results"].values())) == (0, {None})
-
-
-def test_a_case_without_rounds_is_left_out_of_what_takes_rounds(tmp_path: Path, ampbench: Run) -> None:
-    reading = Reading(case_id=BF16.case_id, metric="seconds_median", value=1e-3)
-    write_run(tmp_path / "results", [CASE, BF16], make_round(CASE), reading, COMPLETE)
-    said = ampbench("convert", "latest", "--to", "pytest-benchmark")
-    assert said.err == "pytest-benchmark has no place for 1 without rounds: left out\n"
-    assert [one["name"] for one in json.loads(said.out)["benchmarks"]] == [CASE.case_id]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,6 @@ Each piece of work is done once, on a tiny network, in this process; who asks fo
 import errno
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,14 +21,13 @@ from ampbench.records.measured import Failure
 from ampbench.records.wire import Reply, Request, request_line
 from ampbench.store import list_runs, read_run
 from ampbench.studies.study import options_of, study_of
-from ampbench.studies.work import lacking
 from tests.stored_runs import RUN, make_case, write_run
 
 Run = Callable[..., Any]
 MADE = [kind for kind in KINDS if kind != WATCH]
 """The kinds whose verbs are tested: all that have one."""
-PIECES = [pytest.param(name, marks=pytest.mark.slow if name == KEEP_FP32 else ()) for name in MADE]
-"""Those whose work is done; weighing sets of modules takes half a minute."""
+PIECES = [name for name in MADE if name != KEEP_FP32]
+"""Those whose work is done; weighing sets of modules takes half a minute, and test_killed_sessions.py does it."""
 RESUMED = [name for name in MADE if KINDS[name].resumed]
 QUICK = {"seconds": "5ms", "seeds": "1", "operation": "copy", "dtype": "fp32,bf16", "setting": "default"}
 """What options of these names are given, so that a piece takes milliseconds; `steps` are as few as may be."""
@@ -181,29 +176,6 @@ def test_a_run_of_another_kind_and_one_that_does_not_say_what_it_was_asked_for_a
         told = ampbench(*verb_of(kind).split(), "--resume", RUN, "--results", "other")
         assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
         assert "has no record of its request: begin a new run" in told.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", RESUMED)
-def test_a_study_that_is_killed_goes_on_without_a_loss(kind: str, tmp_path: Path, ampbench: Run) -> None:
-    line = f'{{"{KINDS[kind].found.line}":'
-    words = [sys.executable, "-m", "ampbench", *command(kind), "--threads", "1"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not any(line in text for text in texts(tmp_path)):
-            time.sleep(0.01)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    (kept,) = texts(tmp_path)
-    (file,) = list_runs(tmp_path / "results")
-    again = ampbench(*verb_of(kind).split(), "--resume", file.stem)
-    assert again.code == 0
-    assert read_run(file).ended == "complete"
-    assert file.read_text().startswith(kept[: kept.rindex("\n") + 1])
-    assert not lacking(study_of(kind), read_run(file))
-
-
-def texts(folder: Path) -> list[str]:
-    return [path.read_text() for path in (folder / "results" / "runs").glob("*.jsonl")]
 
 
 @pytest.mark.parametrize("kind", PIECES)

@@ -103,25 +103,6 @@ def test_the_same_code_on_a_busy_machine_is_undecided_in_time_and_another_functi
     assert ampbench("gate", base, relu).code == 1
 
 
-def test_findings_of_other_kinds_than_those_asked_for_are_not_shown(measured: Run, ampbench: Run) -> None:
-    base, new = measured("base"), measured("new", peak=2000)
-    said = ampbench("gate", base, new, "--metric", "time", "--json")
-    assert (said.code, {one["kind"] for one in json.loads(said.out)["findings"]}) == (0, {"time"})
-    assert "peak memory" not in ampbench("gate", base, new, "--metric", "time", "--all").out
-    assert "not measured in turns" in ampbench("compare", base, new, "--metric", "time").out
-    assert "not measured in turns" not in ampbench("compare", base, new, "--metric", "memory").out
-
-
-def test_the_policy_of_the_current_folder_is_taken(measured: Run, ampbench: Run, tmp_path: Path) -> None:
-    base, new = measured("base"), measured("new", 1.1)
-    (tmp_path / "ampbench-gate.toml").write_text('[thresholds]\ntime = "20%"\n')
-    said = ampbench("gate", base, new)
-    assert said.code == 0
-    assert last_lines(said.out)[-1].startswith("PASSED under ampbench-gate.toml: 8 unchanged")
-    (tmp_path / "strict.toml").write_text('[thresholds]\ntime = "3%"\n')
-    assert ampbench("gate", base, new, "--policy", "strict.toml").code == 1
-
-
 @pytest.mark.parametrize(
     ("given", "code"),
     [
@@ -160,12 +141,6 @@ def test_what_cannot_be_meant_is_one_line(flags: list[str], message: str, measur
     said = ampbench("gate", measured("base"), measured("new"), *flags)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert message in said.err
-
-
-def test_selected_cases_that_cannot_be_compared_do_not_pass(measured: Run, ampbench: Run) -> None:
-    base, new = measured("base"), measured("new", cases=(FP32,))
-    assert ampbench("gate", base, new, "-k", "bf16").code == 4
-    assert ampbench("gate", base, new, "-k", "fp32 and not bf16_autocast").code == 0
 
 
 @pytest.mark.parametrize("combined", list(itertools.product([False, True], repeat=4)))

@@ -79,10 +79,6 @@ def test_a_terminal_has_one_line_of_the_turn_under_way_and_each_failure(terminal
     assert "no such kernel" in drawn[3]
 
 
-def test_what_was_drawn_is_gone_in_the_end(terminal: Terminal) -> None:
-    assert "\x1b[2K" in measured(terminal)[-1].rpartition("no such kernel")[2]
-
-
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
 def test_nothing_is_drawn_where_nobody_looks(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str

@@ -125,12 +125,6 @@ def test_a_reader_that_goes_away_is_no_error(broken: Run, ampbench: Run) -> None
     assert (said.code, said.err) == (141, "")
 
 
-def test_limits_of_the_project_judge(results: Path, tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "ampbench.toml").write_text("[limits]\noutput_rel_l2 = 1e-9\n")
-    shown = ampbench("show", "latest", "-v", "--results", results).out
-    assert "refused: output error 7.9e-03 > 1e-09" in " ".join(shown.split())
-
-
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
@@ -165,17 +159,6 @@ def test_no_help_waits_for_anything_heavy(tmp_path: Path) -> None:
     lines = [[], ["--version"], ["--help"], *([verb, "--help"] for verb in program.GROUPS)]
     lines += [[*verb.split(), "--help"] for verb in program.verbs()]
     assert heavy_after(lines, tmp_path) == ({0}, set())
-
-
-MISTAKES = [
-    ["nonsense"], ["explain", "nonsense"], ["study"], ["--nonsense"], ["run", "--nonsense"],
-    ["run", "--rounds"], ["list", "nonsense"], ["study", "scope", "--nonsense"], ["gate", "one"],
-    ["run", "--precision", "fp17"], ["run", "--phase", "nonsense"], ["run", "--set", "nonsense"],
-]  # fmt: skip
-
-
-def test_no_mistake_waits_for_anything_heavy(tmp_path: Path) -> None:
-    assert heavy_after(MISTAKES, tmp_path) == ({2}, set())
 
 
 def test_what_is_listed_and_shown_waits_for_no_frame_and_no_test(results: Path, tmp_path: Path) -> None:

@@ -50,12 +50,6 @@ def test_what_commands_a_terminal_is_written_out_in_every_line_and_table(is_term
     assert "".join(one for one in stream.getvalue() if not one.isprintable()).strip("\n") == ""
 
 
-def test_styles_of_our_own_still_reach_a_terminal() -> None:
-    stream = io.StringIO()
-    make_console(file=stream, width=50, force_terminal=True, color_system="standard").print(Text("x\x1b[1m", "bold"))
-    assert stream.getvalue() == "\x1b[1mx\\x1b[1m\x1b[0m\n"
-
-
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_notes_and_machine_output_command_no_terminal_and_a_pipe_gets_data_as_it_is(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

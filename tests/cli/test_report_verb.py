@@ -43,20 +43,6 @@ def test_the_latest_run_becomes_a_page_among_the_results_and_its_path_is_printed
     assert "bf16_pure" in BeautifulSoup(page.read_text(encoding="utf-8"), "html5lib").h1.get_text()
 
 
-def test_the_page_of_a_comparison_is_named_after_both_runs(folder: Path, ampbench: Run) -> None:
-    said = ampbench("report", "2-after", "--baseline", "1-before")
-    assert (said.code, said.out) == (0, "results/reports/2-after-against-1-before.html\n")
-    assert "regressed" in (folder / "reports" / "2-after-against-1-before.html").read_text(encoding="utf-8")
-
-
-def test_o_names_the_file_and_a_second_report_replaces_it(results: Path, tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "page.html").write_text("old")
-    said = ampbench("report", RUN_ID, "--results", results, "-o", "page.html")
-    assert (said.code, said.out) == (0, "page.html\n")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert names(tmp_path) == ["page.html", "results"]
-
-
 def test_a_run_that_explains_has_a_page_and_is_no_baseline(folder: Path, ampbench: Run) -> None:
     started_at = "2026-01-31T12:00:09Z"
     write_run(folder, [CASE], make_pass(CASE), COMPLETE, run="4-why", explains="casts", started_at=started_at)
@@ -121,15 +107,6 @@ def test_a_site_has_an_index_and_a_page_for_each_run(folder: Path, tmp_path: Pat
     index = BeautifulSoup((tmp_path / "site" / "index.html").read_text(encoding="utf-8"), "html5lib")
     linked = {link["href"] for link in index.find_all("a") if not link["href"].startswith("#")}
     assert linked >= {"1-before.html", "2-after.html", "3-other.html"}
-
-
-def test_a_site_leaves_out_what_is_damaged_and_says_so(folder: Path, tmp_path: Path, ampbench: Run) -> None:
-    (folder / "runs" / "4-damaged.jsonl").write_text("{}\n{}\n")
-    said = ampbench("report", "--site", "site")
-    assert (said.code, said.out) == (3, "site/index.html\n")
-    (line,) = said.err.splitlines()
-    assert "4-damaged.jsonl, line 1: " in line
-    assert names(tmp_path / "site") == ["1-before.html", "2-after.html", "3-other.html", "index.html"]
 
 
 @pytest.mark.parametrize("arguments", [["--site", "site", "3-other"], ["-o", "site/3-other.html"]])

@@ -91,14 +91,6 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     assert (change["direction"], series["rule"], series["place"]["host"]) == ("regressed", "neighbours", "bench")
 
 
-def test_runs_that_only_explain_are_said_to_have_measured_nothing(ampbench: Callable, tmp_path: Path) -> None:
-    path = write_run(tmp_path / "results", [], COMPLETE, run="20260101T000000Z-bench-aaaaaa", explains="rules")
-    for sources in ([], [path], [path.parent]):
-        said = ampbench("trend", *sources)
-        assert (said.code, said.out, said.err.count("\n")) == (5, "", 1)
-        assert f"run {path.stem} explains rules and measured nothing: ampbench show {path.stem}" in said.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

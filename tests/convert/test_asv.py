@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, TORCH, row, suite, write
+from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, row, suite, write
 
 from ampbench.convert import asv, read_source
 from ampbench.core.precisions import PRECISIONS
@@ -99,23 +99,6 @@ def test_a_run_knows_commit_times_and_environment(tmp_path: Path) -> None:
     assert (environment.numpy_version, environment.threads, environment.devices) == ("", None, [])
 
 
-@pytest.mark.parametrize(
-    ("requirements", "value", "version"),
-    [
-        ({}, 2_015_001, "2.15.1"),
-        ({"torch": ""}, 2_011_000, "2.11.0"),
-        ({"pip+torch": "2.13.0"}, 2_015_001, "2.13.0"),
-        ({}, NAN, ""),
-        ({}, None, ""),
-    ],
-)
-def test_the_torch_version_is_the_requirement_or_what_the_suite_recorded(
-    requirements: dict[str, str], value: Any, version: str, tmp_path: Path
-) -> None:
-    results = suite() | {TORCH: [[value], [], "1"]}
-    assert read(tmp_path, results, requirements=requirements).header.environment.torch_version == version
-
-
 def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
     precisions = ("fp32", "tf32", "bf16_pure", "fp16_pure")
     results = {
@@ -135,12 +118,6 @@ def test_null_is_a_failure_and_nan_a_skip(tmp_path: Path) -> None:
     assert rows["fp16_pure"]["seconds_median"] is None
 
 
-def test_limits_that_asv_has_rounded_keep_their_side(tmp_path: Path) -> None:
-    median = 1.000004e-3
-    stored = read(tmp_path, {STEP: row([median, NAN], low=[1.0001e-3, None], high=[1e-3, None])})
-    assert [*stored.readings["seconds_low"].values(), *stored.readings["seconds_high"].values()] == [median, median]
-
-
 @pytest.mark.parametrize(
     ("variable", "recorded", "device"),
     [("cpu", 1, "cpu"), ("", 1, "cuda"), ("", 2, "xpu"), ("", 0, "cpu"), ("", NAN, "cpu"), ("", None, "cpu")],
@@ -151,19 +128,6 @@ def test_the_device_is_the_variables_then_what_the_suite_recorded(
     results = suite() | {DEVICE: [[recorded], [], "1"]}
     stored = read(tmp_path, results, env_vars={"AMPBENCH_DEVICE": variable} if variable else {})
     assert {case.device for case in stored.cases.values()} == {device}
-
-
-def test_values_of_an_older_version_of_a_workload_are_left_out(tmp_path: Path) -> None:
-    results = {
-        **by_workload("MlpV2", time_step=row([2e-3, 1e-3])),
-        **by_workload("Mlp", track_peak_memory=row([4096, 2048])),
-        **by_workload("Resnet18", track_peak_memory=row([64, 32])),
-    }
-    stored = read(tmp_path, results)
-    assert {(case.workload, case.version) for case in stored.cases.values()} == {("mlp", 2), ("resnet18", 1)}
-    mlp = {case_id for case_id, case in stored.cases.items() if case.workload == "mlp"}
-    assert stored.readings["seconds_median"].keys() == mlp
-    assert sorted(stored.readings["peak_memory_bytes"].values()) == [32, 64]
 
 
 def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> None:

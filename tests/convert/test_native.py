@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from asv_results import STEP, row, write
+from asv_results import write
 
 from ampbench import convert
 from ampbench.errors import StoreError
@@ -31,13 +31,6 @@ def test_foreign_files_are_refused(content: str, message: str, tmp_path: Path) -
     for source in (tmp_path / "odd.json", tmp_path):
         with pytest.raises(StoreError, match=message):
             list(convert.read_source(source, Counter()))
-
-
-def test_one_bad_file_refuses_its_whole_source(tmp_path: Path) -> None:
-    write(tmp_path, commit_hash="a" * 40)
-    bad = write(tmp_path, {STEP: row([1e-3, 2e-3], version="7")}, commit_hash="b" * 40)
-    with pytest.raises(StoreError, match=bad.name):
-        list(convert.read_source(tmp_path, Counter()))
 
 
 def test_importing_twice_writes_once(tmp_path: Path) -> None:

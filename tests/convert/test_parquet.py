@@ -54,17 +54,3 @@ def test_parquet_has_the_rows_of_load(results, tmp_path, capsys):
     assert len(frame) == 4
     for name in frame.columns:
         assert found[name].to_pylist() == [None if pd.isna(value) else value for value in frame[name]]
-
-
-def test_parquet_of_a_folder_has_the_columns_of_each_run(results, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (the extra parquet)")
-    file = tmp_path / "runs.parquet"
-    assert main(["convert", str(results), "--to", "parquet", "-o", str(file)]) == 0
-    older, _, newer, _ = parquet.read_table(file).to_pylist()
-    assert (older["label"], newer["label"], newer["commit"], newer["run"]) == ("", "newer", "c0ffee", NEWER)
-    assert (newer["host"], newer["cpu_count"], newer["program"], newer["cuda_version"]) == (
-        "bench",
-        2,
-        "ampbench",
-        None,
-    )

@@ -1,13 +1,12 @@
 """pytest-benchmark's JSON, read by pytest-benchmark itself."""
 
 import csv
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from converted_runs import BF16, CASE, mixed_run, named_run, stored_run
+from converted_runs import BF16, CASE, mixed_run, stored_run
 
 from ampbench.convert import written
 
@@ -32,10 +31,3 @@ def test_pytest_benchmark_compares_two_of_our_files(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert sorted(float(row["median"]) for row in rows) == pytest.approx([5.5e-4, 1.1e-3, 2.2e-3])
     assert {row["param:precision"] for row in rows} == {"fp32", "bf16_pure"}
-
-
-def test_the_commit_is_told_apart_from_its_dirt() -> None:
-    commit = json.loads(written(mixed_run(), "pytest-benchmark")[0])["commit_info"]
-    assert (commit["id"], commit["dirty"]) == ("0123abc", True)
-    commit = json.loads(written(named_run("mlp"), "pytest-benchmark")[0])["commit_info"]
-    assert (commit["id"], commit["dirty"]) == ("unversioned", False)

@@ -3,7 +3,7 @@ import torch
 
 import ampbench
 from ampbench.core import precisions as precisions_module
-from ampbench.core.precisions import FP64, LOW, PRECISIONS, SHORT_DTYPES, find_precision, ordered
+from ampbench.core.precisions import LOW, PRECISIONS, SHORT_DTYPES, find_precision, ordered
 from ampbench.errors import UnknownNameError, UsageError
 
 
@@ -37,14 +37,6 @@ def test_what_is_no_measured_precision_is_refused_with_those_that_are(name):
         find_precision(name)
 
 
-def test_dtypes_are_torchs():
-    rows = PRECISIONS.values()
-    dtypes = {dtype for row in rows for dtype in (row.storage, row.autocast, row.rounding) if dtype}
-    assert dtypes <= SHORT_DTYPES.keys()
-    assert FP64.storage not in dtypes
-    assert FP64.name not in PRECISIONS
-
-
 def test_master_weights_are_fp32_weights_of_a_network_that_runs_the_ops_of_another_precision():
     masters = [row for row in PRECISIONS.values() if row.master]
     assert {row.name: row.same_ops for row in masters} == {"fp16_master": "fp16_pure", "bf16_master": "bf16_pure"}
@@ -59,13 +51,6 @@ def known(monkeypatch):
     """The precisions, which are as they were once a test has ended."""
     monkeypatch.setattr("ampbench.core.precisions.PRECISIONS", dict(PRECISIONS))
     return precisions_module
-
-
-def test_a_precision_of_ones_own_rounds_to_what_it_computes_in_unless_told():
-    assert ampbench.Precision(name="mine").rounding == "float32"
-    assert ampbench.Precision(name="mine", storage="bfloat16").rounding == "bfloat16"
-    assert ampbench.Precision(name="mine", autocast="float16").rounding == "float16"
-    assert ampbench.Precision(name="mine", storage="bfloat16", rounding="float32").rounding == "float32"
 
 
 @pytest.mark.parametrize(

@@ -30,23 +30,6 @@ def test_a_time_has_three_digits_and_the_unit_that_fits_once_rounded(seconds, te
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (512, "512 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (13_002_342, "12.4 MiB"),
-        (1023 * 1024, "1023 KiB"),
-        (1023.9 * 1024, "1.00 MiB"),
-        (4 * 2**30, "4.00 GiB"),
-    ],
-)
-def test_a_size_is_in_binary_units(size, text):
-    assert units.format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
         (3.1, "ratio", "3.10x"),
@@ -125,32 +108,3 @@ def test_what_is_neither_size_nor_time_is_refused_with_an_example(text):
         units.parse_bytes(text)
     with pytest.raises(UsageError, match="such as 90"):
         units.parse_seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0716, "7.2%"),
-        (0.0004, "0.04%"),
-        (0.1234, "12%"),
-        (0.0, "0%"),
-        (-0.0000001, "0%"),
-        (0.09951, "10%"),
-        (math.inf, "inf%"),
-    ],
-)
-def test_percentages_are_short(value, text):
-    assert units.format_percent(value) == text
-
-
-@pytest.mark.parametrize(
-    ("values", "texts"),
-    [
-        ((1.0, 2.0), ["1", "2"]),
-        ((-0.0043439161, -0.0043439169), ["-0.004343916", "-0.004343917"]),
-        ((2.3026, 2.3026), ["2.3", "2.3"]),
-        ((2.3026, 2.3031, 1.0), ["2.3026", "2.3031", "1"]),
-    ],
-)
-def test_numbers_that_differ_look_different(values, texts):
-    assert units.apart(*values) == texts

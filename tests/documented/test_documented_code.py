@@ -2,7 +2,6 @@
 
 import datetime
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -127,18 +126,6 @@ def test_a_test_that_a_page_shows_passes(fence: Fence, shell: Callable[[str, Pat
     (tmp_path / "test_shown.py").write_text(head + fence.text)
     done = shell(" ".join(["python -m pytest test_shown.py -W error", *PYTEST]), tmp_path)
     assert done.code == 0, done.written[-2000:]
-
-
-@pytest.mark.slow
-def test_the_precisions_of_torchao_that_a_page_shows_are_measured(
-    shell: Callable[[str, Path], Any], tmp_path: Path
-) -> None:
-    pytest.importorskip("torchao")
-    (tmp_path / "own.py").write_text(files_of("docs/precisions.md")["own.py"])
-    precisions = "fp32,int8_weights,float8_training"
-    done = shell(f"{sys.executable} -m ampbench run own.py:make --rounds 1 --precision {precisions} --json", tmp_path)
-    assert done.code == 0, done.written[-2000:]
-    assert done.written.count('"outcome": "ok"') == 6
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,6 @@ def test_cpu_times_leave_guest_time_out_as_it_is_part_of_user_time() -> None:
     assert fitness.parse_cpu_times(STAT) == CpuTimes(busy=12353 + 7 + 5792 + 3 + 130, steal=193, total=238995)
 
 
-def test_a_process_may_have_any_name() -> None:
-    stat = "4242 (a) (b c) S 1 2 3 4 5 6 7 8 9 10 120 30 0 0 20 0 1 0"
-    assert fitness.parse_process(stat) == ("a) (b c", 150, 1)
-    assert fitness.parse_process("") is None
-
-
 def inspected(root: Path, files: Mapping[str, str], later: Mapping[str, str] | None = None) -> list[fitness.Spoiler]:
     """Return the findings on a machine with these files, some of which change while it is watched."""
 
@@ -117,15 +111,6 @@ def test_a_machine_that_tells_nothing_gives_no_findings(tmp_path: Path) -> None:
 def machine(root: Path, busy: int, idle: int) -> None:
     (root / "proc").mkdir(exist_ok=True)
     (root / "proc/stat").write_text(f"cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n")
-
-
-@pytest.mark.parametrize(("busy", "said"), [(10, ""), (60, "other processes take 60% of the CPU time")])
-def test_a_busy_machine_is_told_before_anything_is_timed(tmp_path: Path, busy: int, said: str) -> None:
-    machine(tmp_path, 0, 0)
-    found = fitness.busy_now(0, tmp_path, 1.0, lambda _: machine(tmp_path, busy, 100 - busy))
-    assert bool(found) == bool(said)
-    assert said in found
-    assert not said or found.endswith("wait until it is quiet, or leave them room with --threads 1 (ampbench doctor)")
 
 
 def described(**state: Any) -> Environment:

@@ -143,22 +143,6 @@ def test_for_fake_tensors_an_absent_device_is_no_reason_to_skip_and_all_others_a
     assert reasons["cpu", "linear", "inference", "tf32"] == "cpu has no tf32"
 
 
-def test_training_is_compiled_and_never_traced() -> None:
-    found = plan(workloads=["mlp"], precisions=["fp32"], phases=["training"], paths=["eager", "compiled", "traced"])
-    assert {planned.case.path: planned.skip for planned in found} == {
-        "eager": "",
-        "compiled": "",
-        "traced": "path traced is measured in inference only: a frozen trace has no gradients to train with",
-    }
-
-
-def test_torchvision_that_does_not_import_skips_what_needs_it_and_nothing_else() -> None:
-    env = environment(unavailable={"torchvision": "RuntimeError: operator torchvision::nms does not exist"})
-    for planned in plan(env, workloads=["all"], precisions=["fp32"]):
-        needs = WORKLOADS[planned.case.workload].needs
-        assert ("torchvision" in planned.skip) == (needs == "torchvision")
-
-
 def test_case_ids_are_unique_and_stable() -> None:
     ids = [planned.case.case_id for planned in plan(workloads=["all", "mlp", "linear"])]
     assert len(ids) == len(set(ids))
@@ -264,24 +248,6 @@ def test_a_users_workload_takes_part(tmp_path: Path) -> None:
     assert cases[0].source.module == str(file)
 
 
-def test_a_step_of_ones_own_is_skipped_where_it_cannot_train(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text("")
-
-    def trains(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-        return replace(describe(source, parameters), has_loss=True, own_step=True)
-
-    selection = Selection(
-        workloads=[f"{file}:build"],
-        phases=["training"],
-        precisions=["fp32", "bf16_master"],
-        recipes=["finetune", "clip=1"],
-    )
-    skips = [planned.skip for planned in make_plan(selection, environment(), trains)]
-    assert skips[::2] == ["", ""]
-    assert all("bf16_master has others beside them" in skip for skip in skips[1::2])
-
-
 @pytest.mark.parametrize(
     ("selected", "message"),
     [
@@ -356,23 +322,6 @@ def test_what_cannot_be_meant_is_one_line_with_the_nearest_names(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("", True),
-        ("resnet", True),
-        ("RESNET18", True),
-        ("vit", False),
-        ("resnet and not fp16", True),
-        ("(vit or resnet) and b8", True),
-        ("not (resnet or vit)", False),
-        ("in-fp32", True),
-    ],
-)
-def test_keyword_expressions(expression: str, expected: bool) -> None:
-    assert matches(expression, "resnet18[image=224]/b8/bf16_autocast/cpu/inference/eager/in-fp32") is expected
-
-
 @given(st.text(max_size=20))
 def test_any_keyword_matches_or_is_refused_and_nothing_else(expression: str) -> None:
     with contextlib.suppress(UsageError):
@@ -395,17 +344,6 @@ def test_a_file_without_a_function_is_refused_with_those_that_it_has(tmp_path: P
     path.write_text("def (")
     with pytest.raises(WorkloadError, match=r"as in .*/gpt.py:build$"):
         find_workloads(str(path))
-
-
-def test_what_torch_ships_is_fp32_but_on_a_gpu_with_tf32() -> None:
-    def planned(env: Environment, device: str) -> list[str]:
-        selection = Selection(workloads=["mlp"], devices=[device], precisions=["default"], phases=["inference"])
-        return [one.case.precision for one in make_plan(selection, env, describe)]
-
-    old = replace(CUDA, tf32=False)
-    assert planned(environment(), "cpu") == ["fp32"]
-    assert planned(environment(CUDA), "cuda") == ["default"]
-    assert planned(environment(old), "cuda") == ["fp32"]
 
 
 @pytest.fixture
@@ -433,15 +371,6 @@ def test_a_precision_of_a_users_file_is_planned_by_its_name_and_where_none_is_na
         assert len(found) == 1 or not named
     with pytest.raises(UnknownNameError, match="unknown precision 'bf16_min': did you mean bf16_mine"):
         make_plan(replace(selection, precisions=["bf16_min"]), environment(), offering(mine))
-
-
-@pytest.mark.usefixtures("own_precisions")
-def test_two_precisions_of_one_name_are_refused() -> None:
-    def described(source: WorkloadSource, parameters: Mapping[str, ParameterValue]) -> Description:
-        return replace(describe(source, parameters), precisions=(OwnPrecision(name="mine", summary=source.name),))
-
-    with pytest.raises(UsageError, match="two precisions are called mine: rename one"):
-        make_plan(Selection(workloads=["net:make", "net:other"]), environment(), described)
 
 
 def describe_networks(
@@ -478,10 +407,3 @@ def test_a_librarys_pattern_is_a_case_for_each_network_and_one_that_cannot_be_bu
     assert planned[0].case.case_id.startswith("torchvision:net_a[image=16]/b3/fp32/")
     with pytest.raises(UnknownNameError, match="unknown --set workload 'net_c'"):
         make_plan(replace(selection, overrides={"net_c.image": 16}), environment(), describe_networks)
-
-
-def test_a_library_alone_names_no_network() -> None:
-    with pytest.raises(WorkloadError, match="names no network: torchvision:\\* is all of them"):
-        find_workloads("torchvision:")
-    with pytest.raises(UnknownNameError, match="did you mean torchvision:"):
-        find_workloads("torchvision")

@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +39,11 @@ from ampbench.records.measured import (
     Stop,
 )
 from ampbench.records.run import Entry, Selection, Settings
-from ampbench.records.wire import MEMORY, ROUND, Reply, Request, RoundAsked, Task, answer, reply_with
-from ampbench.store import RunWriter, read_run
+from ampbench.records.wire import MEMORY, ROUND, Reply, Request, RoundAsked, Task, reply_with
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_accelerator import A770, H100, machine_with
-from tests.scripted_channel import asked_in, got
-from tests.stored_runs import make_case, make_header
+from tests.scripted_channel import asked_in
+from tests.stored_runs import make_case
 
 SETTINGS = Settings(rounds=4)
 
@@ -74,15 +71,6 @@ def test_every_case_gets_every_round_from_another_server() -> None:
         rounds = [turn for turn in turns if turn.task.name == "round" and not turn.control]
         assert {turn.round for turn in rounds} == {number}
         assert len(rounds) == len(PLAN)
-
-
-def test_the_order_is_shuffled_and_reproducible() -> None:
-    def orders(seed: int) -> list[list[str]]:
-        (network,) = make_schedule(PLAN, structs.replace(SETTINGS, schedule_seed=seed))
-        return [[t.planned.case.case_id for t in turns if t.task.name == "round"] for turns in network]
-
-    assert orders(1) == orders(1) != orders(2)
-    assert len({tuple(order) for order in orders(1)}) > 1
 
 
 def test_one_cell_is_measured_twice_as_the_control() -> None:
@@ -212,42 +200,6 @@ def test_everything_is_written_in_order_and_every_server_is_new() -> None:
     assert [progress.done for progress in seen if progress.entry] == list(range(1, 11))
 
 
-def events(together: int, rounds: int, answer: Callable[[Request], Reply] = good, begun: int = 0) -> list[str]:
-    """Return, in order, when each server is opened and closed, and what is asked of it; so many are `begun` before."""
-    told: list[str] = []
-
-    class Numbered(Script):
-        def __init__(self, number: int):
-            super().__init__(answer)
-            self.number = number
-
-        def serve(self, request: Request) -> Reply:
-            said = f"{request.task} of {self.number}"
-            told.extend([said] if said not in told else [])
-            return super().serve(request)
-
-        def close(self) -> None:
-            told.append(f"close {self.number}")
-
-    def begin() -> Numbered:
-        number = sum(said.startswith("open") for said in told)
-        told.append(f"open {number}")
-        return Numbered(number)
-
-    settings = Settings(rounds=rounds)
-    before, servers = [begin() for _ in range(begun)], make_schedule(DRIVEN, settings)
-    with suppress(KeyboardInterrupt):
-        drive(servers, settings, begin, lambda _: None, lambda _: None, together=together, begun=before)
-    return told
-
-
-def test_servers_begin_together_where_nothing_else_is_done() -> None:
-    assert events(2, 3) == [
-        "open 0", "open 1", "memory of 0", "divergence of 0", "round of 0", "close 0", "round of 1", "close 1",
-        "open 2", "round of 2", "close 2",
-    ]  # fmt: skip
-
-
 def test_neither_a_pass_nor_a_round_begins_while_a_server_is_starting() -> None:
     told: list[str] = []
 
@@ -269,16 +221,6 @@ def test_neither_a_pass_nor_a_round_begins_while_a_server_is_starting() -> None:
     drive(servers, TWO_ROUNDS, pytest.fail, lambda _: None, lambda _: None, together=2, begun=map(Starting, range(2)))
     first = told.index("memory")
     assert told[:first] == ["ready 0", "ready 1"]
-
-
-def test_a_server_that_was_begun_and_is_not_needed_is_closed() -> None:
-    def answer(request: Request) -> Reply:
-        if request.task == "round":
-            raise KeyboardInterrupt
-        return good(request)
-
-    told = events(2, 4, answer, begun=2)
-    assert told[-2:] == ["close 0", "close 1"]
 
 
 def test_a_server_that_cannot_begin_ahead_is_tried_again_in_its_turn() -> None:
@@ -484,27 +426,6 @@ def test_a_reply_with_a_problem_is_stored_as_the_cases_failure() -> None:
     assert [(entry.cause, entry.message) for entry in written] == [("exception", "cannot be built: no weights")] * 2
 
 
-def test_a_number_that_cannot_be_ends_its_case_and_no_other(tmp_path: Path) -> None:
-    bad = DRIVEN[1].case.case_id
-
-    def worker(request: Request) -> Reply:
-        reply = good(request)
-        if request.task != "round" or request.case.case_id != bad:
-            return reply
-        return answer(structs.replace(got("round", reply), samples=[[0.0]]), request)
-
-    with RunWriter.create(tmp_path, make_header(), [planned.case for planned in DRIVEN]) as writer:
-        servers = make_schedule(DRIVEN, TWO_ROUNDS)
-        drive(servers, TWO_ROUNDS, Script(worker).open, writer.append, lambda _: None)
-    stored = read_run(writer.path)
-    assert {case_id: (one.stage, one.cause) for case_id, one in stored.failures.items()} == {
-        bad: ("round", "exception")
-    }
-    problem = "the measurement cannot be stored: Expected `float` >= 1e-09"
-    assert stored.failures[bad].message.startswith(problem)
-    assert {one.case_id for one in stored.rounds} == {planned.case.case_id for planned in DRIVEN} - {bad}
-
-
 def test_a_round_on_an_accelerator_is_short_at_first_and_then_has_its_warming_and_a_window() -> None:
     settings = Settings(builds=3, min_run_seconds=0.08)
 
@@ -518,3 +439,12 @@ def test_a_round_on_an_accelerator_is_short_at_first_and_then_has_its_warming_an
     assert seconds("cuda", 1) == pytest.approx(2 + 1)
     assert seconds("cuda", 1, min_run_seconds=6.0) == pytest.approx(2 + 6)
     assert seconds("cuda", task=MEMORY) == pytest.approx(0.5 * 0.08)
+
+
+def test_the_order_is_shuffled_and_reproducible() -> None:
+    def orders(seed: int) -> list[list[str]]:
+        (network,) = make_schedule(PLAN, structs.replace(SETTINGS, schedule_seed=seed))
+        return [[t.planned.case.case_id for t in turns if t.task.name == "round"] for turns in network]
+
+    assert orders(1) == orders(1) != orders(2)
+    assert len({tuple(order) for order in orders(1)}) > 1

@@ -1,6 +1,5 @@
 """What a server is started with, and where an accelerator is possible."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,13 +23,6 @@ def test_what_is_given_wins_over_what_is_inherited_and_that_over_what_every_serv
         {"HOME": "/home/a", "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "0"}, {"OMP_NUM_THREADS": "1"}, []
     )
     assert (found["HOME"], found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"]) == ("/home/a", "1", "1")
-
-
-def test_a_commits_folders_come_first_then_this_ampbench_then_the_callers_path() -> None:
-    found = server_environment({"PYTHONPATH": "/mine"}, {}, [Path("/commit"), Path("/commit/src")])
-    parts = found["PYTHONPATH"].split(os.pathsep)
-    assert parts[:2] == ["/commit", "/commit/src"]
-    assert parts[-1] == "/mine"
 
 
 def test_a_python_without_torch_is_told_how_to_get_it(tmp_path):

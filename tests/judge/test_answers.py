@@ -23,7 +23,7 @@ from ampbench.workload import Workload
 from tests.judge.test_one_step import trained as by_sgd
 from tests.judge.test_one_step import verdicts
 from tests.stored_runs import make_case
-from tests.workloads.built_workloads import HEAVY, TRAINED, build
+from tests.workloads.built_workloads import build
 
 Optimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -70,38 +70,6 @@ def test_temperatures_whose_spread_is_below_the_spacing_of_bf16_are_refused(late
     assert found["tf32"].status is Status.OK
 
 
-class Residual(torch.nn.Module):
-    """The residual of u'' = -25 sin 5x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers = (
-            torch.nn.Linear(1, 32),
-            torch.nn.Tanh(),
-            torch.nn.Linear(32, 32),
-            torch.nn.Tanh(),
-            torch.nn.Linear(32, 1),
-        )
-        self.net = torch.nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
-            (bend,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
-        return bend + 25 * torch.sin(5 * x).to(bend.dtype)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_residual_of_large_terms_that_cancel_is_refused(late: bool, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    points = torch.linspace(-1, 1, 64).unsqueeze(1)
-    residual = Workload(module=Residual(), inputs=points, loss=lambda rest: rest.square().mean(), optimizer=adam)
-    refused = verdicts(tmp_path, trained(residual, 600), "bf16_autocast", late=late)["bf16_autocast"]
-    assert (refused.status, refused.code) == (Status.REFUSED, Refusal.SPREAD)
-    assert bool(refused.steps) == late
-
-
 class Heads(torch.nn.Module):
     """Boxes in pixels, in fp32 whatever the precision, and scores of rows that are close together."""
 
@@ -135,35 +103,6 @@ def test_scores_whose_rows_rounding_makes_alike_are_refused_by_name(phase: str, 
     assert limit == refused.limit < refused.number < 0.6
     assert refused.steps == 20 * late
     assert found["fp16_autocast"].status is Status.OK
-
-
-class Tower(torch.nn.Sequential):
-    """Ten saturated layers, whose embeddings lie on a sphere."""
-
-    def __init__(self) -> None:
-        pairs = [(torch.nn.Linear(32, 32), torch.nn.Tanh()) for _ in range(10)]
-        super().__init__(*[layer for pair in pairs for layer in pair])
-        with torch.no_grad():
-            for layer, _ in pairs:
-                layer.weight.mul_(4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.normalize(super().forward(x), dim=-1)
-
-
-def contrast(embedded: torch.Tensor) -> torch.Tensor:
-    """Tell each pair of neighbours from all others."""
-    first, second = embedded[0::2], embedded[1::2]
-    return F.cross_entropy(first @ second.T / 0.1, torch.arange(len(first)))
-
-
-def test_an_error_of_embeddings_does_not_refuse_to_train_them_by_contrast(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    inputs = torch.randn(32, 32).repeat_interleave(2, 0) + 0.1 * torch.randn(64, 32)
-    workload = trained(Workload(module=Tower(), inputs=inputs, loss=contrast, optimizer=adam), 10)
-    assert Budget().output_rel_l2 < measured(workload, "bf16_autocast").output.rel_l2 < 0.03
-    found = verdicts(tmp_path, workload, "bf16_autocast", "bf16_master", late=True)
-    assert {one.status for one in found.values()} == {Status.BASELINE, Status.OK}
 
 
 @pytest.mark.parametrize(("steps", "low", "high"), [(650, 0.25, 0.35), (1105, 0.8, 1.2)])
@@ -310,11 +249,6 @@ def both_clamped(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
     return -logits.softmax(-1).clamp(1e-8, 1 - 1e-8).log()[torch.arange(len(classes)), classes].mean()
 
 
-def naive_softmax(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-    weights = logits.exp()
-    return -(weights[torch.arange(len(classes)), classes] / weights.sum(-1)).log().mean()
-
-
 @pytest.mark.parametrize(
     ("loss", "precision", "constant"),
     [
@@ -338,14 +272,6 @@ def test_a_loss_whose_guard_low_precision_removes_is_refused(
         assert judged[other].code is not Refusal.LOSS_BREAKS
 
 
-def test_a_softmax_that_overflows_in_fp16_is_refused_where_outputs_grow(tmp_path: Path) -> None:
-    lone = alone(classifier(naive_softmax), "fp16_autocast")
-    assert (lone.constant, lone.guards, lone.nonfinite_at) == (None, False, "x64")
-    judged = verdicts(tmp_path, classifier(naive_softmax), "fp16_autocast", "bf16_autocast")
-    assert judged["fp16_autocast"].code is Refusal.LOSS_BREAKS
-    assert judged["bf16_autocast"].status is Status.OK
-
-
 LOSSES = {
     "cross_entropy": (F.cross_entropy, None),
     "log_softmax": (lambda x, t: F.nll_loss(x.log_softmax(-1), t), None),
@@ -366,7 +292,7 @@ def test_usual_losses_are_not_refused(name: str) -> None:
         assert lone.grad_rel_l2 < MOST_OF_LOSS / 5
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINED if name not in (*HEAVY, "mobilenet_v3_large")])
+@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru"])
 def test_losses_of_built_in_workloads_are_not_refused(name: str) -> None:
     workload = build(name)
     for precision in ("bf16_autocast", "fp16_master"):

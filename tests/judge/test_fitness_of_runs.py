@@ -18,12 +18,6 @@ def test_samples_far_slower_than_the_fastest_of_their_build_are_disturbed(tmp_pa
     assert disturbed_share(read_run(write_run(tmp_path, [FP32], *rounds))) == pytest.approx(2 / 6)
 
 
-def test_builds_of_one_sample_are_held_against_the_others_of_their_case(tmp_path):
-    samples = [[[1e-3], [2e-3]], [[1.05e-3], [0.4]]]
-    rounds = [make_round(FP32, number=number, samples=each) for number, each in enumerate(samples)]
-    assert disturbed_share(read_run(write_run(tmp_path, [FP32, BF16], *rounds, make_round(BF16, 9.0)))) == 2 / 4
-
-
 def test_samples_longer_than_their_cpu_time_are_disturbed_even_alone(tmp_path):
     rounds = [
         make_round(FP32, samples=[[1.0]], cpu_samples=[[0.5]]),

@@ -12,7 +12,7 @@ from ampbench.core.metrics import COLUMNS, LATER, METRICS
 from ampbench.judge.frame import FUNCTIONS, Frame, run_rows
 from ampbench.judge.rounds import MeasuredRun, control_ratio
 from ampbench.records.changes import VERDICT_COLUMNS
-from ampbench.records.measured import Failure, OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip
+from ampbench.records.measured import OptimizerGroup, OutputError, Predictions, Reading, Recipe, Skip
 from ampbench.records.run import Footer
 from ampbench.store import StoredRun, read_run
 from tests.stored_runs import (
@@ -158,16 +158,6 @@ def test_the_interval_of_a_speedup_is_that_of_the_ratios_round_by_round(tmp_path
     assert math.isnan(frame.loc[FP32.case_id, "speedup_high"])
 
 
-def test_the_speed_over_what_torch_ships_has_its_own_paired_interval(tmp_path):
-    todays = make_case("default")
-    beside = [make_round(todays, one.samples[0][0] / 2, one.round) for one in drifting_rounds([1.0] * 4)[::2]]
-    frame = rows_of(tmp_path, [FP32, todays, BF16], *drifting_rounds([1.5, 1.6, 1.4, 1.55]), *beside)
-    row = frame.loc[BF16.case_id]
-    assert row["speedup_default_low"] == pytest.approx(row["speedup_low"] / 2)
-    assert row["speedup_default_high"] == pytest.approx(row["speedup_high"] / 2)
-    assert math.isnan(frame.loc[todays.case_id, "speedup_default_low"])
-
-
 def test_without_three_common_rounds_the_interval_of_a_speedup_is_what_both_times_leave_open(tmp_path):
     ours = [make_round(BF16, seconds, number) for number, seconds in enumerate((1.0, 1.1, 1.2))]
     theirs = [make_round(FP32, seconds, number + 2) for number, seconds in enumerate((2.0, 2.1, 2.2))]
@@ -197,14 +187,6 @@ def test_memory_is_compared_only_with_memory_counted_the_same_way(tmp_path):
     assert math.isnan(frame["memory_ratio_vs_fp32"].iloc[2])
 
 
-def test_work_is_all_dtypes_together_and_its_rate_that_of_the_median(tmp_path):
-    flops = {"bf16": 3 * 10**9, "fp32": 10**9}
-    row = rows_of(tmp_path, [BF16], make_memory(BF16, 1, flops=flops), make_round(BF16, 0.1)).iloc[0]
-    assert row["flops_per_step"] == 4e9
-    assert row["flops_per_second"] == pytest.approx(4e10)
-    assert math.isnan(row["ceiling_share"])
-
-
 def test_the_share_of_the_ceiling_is_the_time_at_each_dtypes_best_rate_over_the_time_taken(tmp_path):
     ceilings = [
         make_ceiling("bf16", 150e9),
@@ -226,14 +208,6 @@ def test_each_operation_is_held_against_its_own_ceiling_and_what_binds_is_named(
         assert row["ceiling_share"] == pytest.approx(share / 0.1)
         assert row["bound_by"] == binds
         assert row["least_bytes_per_step"] == moved or math.isnan(row["least_bytes_per_step"])
-
-
-@pytest.mark.parametrize("flops", [None, {}, {"fp32": 10**9, "fp16": 1}])
-def test_there_is_no_share_without_work_or_where_one_dtypes_ceiling_is_unknown(tmp_path, flops):
-    entries = [make_ceiling("fp32", 50e9), make_memory(FP32, 1, flops=flops), make_round(FP32)]
-    row = rows_of(tmp_path, [FP32], *entries).iloc[0]
-    assert math.isnan(row["ceiling_share"])
-    assert math.isnan(row["flops_per_step"]) == (flops is None)
 
 
 def test_what_one_norm_hides_is_derived_from_outputs_and_predictions(tmp_path):
@@ -293,14 +267,6 @@ def test_what_was_not_measured_or_has_no_denominator_is_undefined(tmp_path):
     assert row["output_rel_l2"] == 0
     assert row["grad_worst_parameter"] is None
     assert math.isnan(row["peak_memory_bytes"])
-
-
-def test_a_failed_case_keeps_its_numbers_and_says_why(tmp_path):
-    failure = Failure(case_id=FP32.case_id, stage="round", cause="time-out", message="300 s were not enough")
-    row = rows_of(tmp_path, [FP32], make_round(FP32, 2.0), failure).iloc[0]
-    assert row["outcome"] == "failed"
-    assert row["reason"] == "time-out: 300 s were not enough"
-    assert row["seconds_median"] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Answer
-from ampbench.judge.machines import ALONE, BEST, TIED, Machine, document, machines, networks
+from ampbench.judge.machines import BEST, TIED, Machine, document, machines, networks
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
 from ampbench.store import StoredRun
@@ -64,12 +64,6 @@ def test_a_machine_is_best_only_where_it_is_certainly_faster() -> None:
     runs = [run_of("one", 1e-3), run_of("two", 1e-3, threads=4), run_of("slow", 2e-3, threads=8)]
     found = {machine: standing for (_, machine), standing in standings(machines(runs, Budget())).items()}
     assert found == {"one": TIED, "two": TIED, "slow": ""}
-
-
-def test_a_network_that_one_machine_measured_alone_is_not_called_best() -> None:
-    runs = [run_of("one", 1e-3, nets=("a", "b")), run_of("two", 2e-3, nets=("a",), threads=4)]
-    found = standings(machines(runs, Budget()))
-    assert found == {("a", "one"): BEST, ("a", "two"): "", ("b", "one"): ALONE}
 
 
 def test_a_network_without_advice_on_a_machine_says_why_and_leaves_no_other_alone() -> None:

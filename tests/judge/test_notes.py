@@ -7,9 +7,8 @@ from msgspec import structs
 
 from ampbench.core.statement import Flaw, Note, Severity, Statement
 from ampbench.judge import frame
-from ampbench.judge.notes import skipped, statements
+from ampbench.judge.notes import statements
 from ampbench.records.case import Case, DeviceDescription
-from ampbench.records.labels import Pending
 from ampbench.records.measured import Late, LossAlone, Stop
 from ampbench.records.run import Imported, Selection
 from ampbench.show.wording import lines
@@ -40,12 +39,6 @@ def held(run: StoredRun, *codes: Note | Flaw) -> list[tuple[str, dict[str, float
 
 def texts(run: StoredRun) -> Sequence[str]:
     return lines(notes(run), run.cases)
-
-
-def test_a_skip_counts_its_cases_and_one_that_may_still_be_measured_is_pending() -> None:
-    note = skipped("cpu has no tf32", ["tf32"] * 3)
-    assert (note.code, note.facts) == (Note.SKIPPED, {"names": "tf32", "why": "cpu has no tf32", "cases": 3})
-    assert skipped(Pending.NOT_YET, ["tf32"]).code is Note.PENDING
 
 
 def test_what_no_reader_may_miss_is_a_problem_and_the_rest_is_none() -> None:
@@ -148,12 +141,3 @@ def test_kernels_of_attention_are_told_where_precisions_differ_in_them() -> None
     assert not facts(fp32={"native": 2}, bf16={"math": 2})[0]["held"], "--sdpa does not reach encoder layers"
     assert facts(fp32={"flash": 2}, bf16={"flash": 4}) == facts(fp32={"flash": 2}, bf16=None) == []
     assert len(facts(fp32={"flash": 2}, bf16={})) == 2
-
-
-def test_networks_by_name_have_random_weights_and_those_with_a_file_have_not() -> None:
-    untrained = structs.replace(FP32, family="timm", workload="timm:a", parameters={"weights": "random"})
-    trained = structs.replace(untrained, workload="timm:b", parameters={"weights": "b.safetensors"})
-    run = run_of(untrained, structs.replace(untrained, phase="training"), trained)
-    assert len(held(run, Note.RANDOM_WEIGHTS)) == 2
-    (text,) = texts(run)
-    assert text.startswith("timm:a: random weights: ")

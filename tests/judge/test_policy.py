@@ -7,8 +7,8 @@ import pytest
 
 from ampbench.core.metrics import DRIFT, GATED, MEAN
 from ampbench.errors import UsageError
-from ampbench.judge.gate import METRIC_KINDS, Policy, kind_of, parse_share, read_policy
-from ampbench.records.changes import OUTCOME, GateCode
+from ampbench.judge.gate import METRIC_KINDS, Policy, kind_of, read_policy
+from ampbench.records.changes import OUTCOME
 from tests.stored_runs import make_case
 
 TODAY = datetime.date(2026, 1, 31)
@@ -84,15 +84,6 @@ def test_an_ignore_holds_through_its_last_day(tmp_path: Path) -> None:
     assert message == "an ignore expired on 2026-01-30 (known): remove it or renew it"
 
 
-def test_what_matches_no_case_is_said(tmp_path: Path) -> None:
-    policy = read(EVERYTHING, tmp_path)
-    bf16 = make_case("bf16_autocast").case_id
-    assert [one.code for one in policy.idle([bf16], [])] == [GateCode.IDLE_IGNORE]
-    assert list(policy.idle([bf16], ["mlp/fp16_pure"])) == []
-    idle = policy.idle([make_case(workload="mlp").case_id], ["mlp/fp16_pure"])
-    assert [(one.code, one.number) for one in idle] == [(GateCode.IDLE_RULE, 1), (GateCode.IDLE_RULE, 2)]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -124,13 +115,6 @@ def test_what_matches_no_case_is_said(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_one_line_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
     assert refused(text, tmp_path).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("text", "share"), [(0.05, 0.05), ("0.05", 0.05), ("5%", 0.05), (" 2.5% ", 0.025), (0, 0.0), ("150%", 1.5)]
-)
-def test_a_share_is_read_alike_wherever_it_is_written(text: float | str, share: float) -> None:
-    assert parse_share(text) == pytest.approx(share)
 
 
 def test_every_gated_metric_and_kind_can_have_a_threshold_and_be_ignored(tmp_path: Path) -> None:

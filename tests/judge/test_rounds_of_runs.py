@@ -5,21 +5,11 @@ import pytest
 from msgspec import structs
 
 from ampbench.judge.compare import compare
-from ampbench.judge.frame import run_rows
 from ampbench.judge.rounds import MeasuredRun, Role, grid, power_error
 from ampbench.records.changes import ChangeCode
 from ampbench.records.measured import Round, Telemetry
-from tests.compared_runs import BF16, FP32, Times, make_run, noisy
+from tests.compared_runs import BF16, FP32, Times, make_run
 from tests.stored_runs import make_case, make_header, make_round
-
-
-def test_seconds_and_outcomes_are_those_of_the_frame():
-    stored = make_run(Times((FP32, noisy(1e-3, 5)), (BF16, [])), control=noisy(5e-3, 5), fresh=noisy(2e-3, 3))
-    rows = {row["case_id"]: row for row in run_rows(stored)}
-    measured = MeasuredRun.of(stored)
-    assert measured.seconds == {FP32.case_id: pytest.approx(rows[FP32.case_id]["seconds_median"])}
-    for case_id, row in rows.items():
-        assert measured.outcome(case_id).name == row["outcome"]
 
 
 def test_rounds_become_a_table_by_their_numbers_or_by_their_order():

@@ -125,30 +125,6 @@ def test_running_statistics_stop_about_half_a_unit_over_the_momentum_away(dtype,
     assert remark.facts["away"] == HALF_UNIT[dtype] / momentum
 
 
-def test_a_group_that_differs_is_told_of_with_how_many_there_are():
-    decayed, spared = stored(torch.ones(3), "bf16"), stored(torch.ones(2), "bf16")
-    groups = [{"params": [decayed]}, {"params": [spared], "weight_decay": 0.0, "betas": (0.9, 0.99)}]
-    recipe = recipe_of(torch.optim.AdamW(groups, lr=1e-4, weight_decay=0.01), nn.Module())
-    assert [(each.code, each.facts["many"], each.facts["groups"]) for each in remarks_of(recipe, "bf16")] == [
-        (Arithmetic.DECAY, 1, 2),
-        (Arithmetic.SQUARES, 1, 2),
-    ]
-    assert optimizer_name(recipe) == "AdamW lr=0.0001 weight_decay=0.01 | lr=0.0001 beta2=0.99"
-
-
-def test_of_an_optimizer_that_is_not_torch_s_nothing_is_said():
-    class Own(torch.optim.AdamW):
-        pass
-
-    parameter = stored(torch.ones(3), "bf16")
-    recipe = recipe_of(Own([parameter], lr=1e-4), nn.Module())
-    assert recipe.optimizer.endswith(".Own")
-    assert recipe.groups == [OptimizerGroup(elements=3, lr=1e-4)]
-    assert remarks_of(recipe, "bf16") == remarks_of(recipe, "fp16") == []
-    assert told(parameter, torch.optim.Adagrad([parameter]), "bf16") == {}
-    assert told(parameter, torch.optim.RMSprop([parameter], centered=True), "fp16") == {}
-
-
 def test_settings_are_read_from_the_optimizer_and_momenta_from_the_network():
     network = nn.Sequential(
         nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, momentum=0.01), nn.BatchNorm1d(4, momentum=None),

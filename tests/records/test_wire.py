@@ -27,7 +27,7 @@ from ampbench.records.wire import (
     request_line,
 )
 from tests.odd_networks import ODD
-from tests.scripted_channel import TASKS, asked_in, got, make_request
+from tests.scripted_channel import TASKS, got, make_request
 from tests.stored_runs import make_case, make_round
 
 CASE = make_case("fp32")
@@ -50,17 +50,6 @@ def test_a_number_that_json_lacks_is_a_failure_that_names_its_field(number: floa
     )  # fmt: skip
 
 
-def test_bytes_that_nobody_could_decode_are_escaped() -> None:
-    reply = Reply(problem="cannot read caf\udce9.pt")
-    assert read_reply(reply_line(reply, ASKED)).problem == "cannot read caf\\udce9.pt"
-    described = make_request("describe", parameters={"path": "caf\udce9.pt"})
-    assert asked_in(read_request(request_line(described))).parameters == {"path": "caf\\udce9.pt"}
-    odd = replace(CASE, parameters={"path": "caf\udce9.pt"})
-    request = make_request("round", case=odd, builds=5)
-    assert read_request(request_line(request)).case.parameters == {"path": "caf\\udce9.pt"}
-    assert asked_in(read_request(request_line(request))).builds == 5
-
-
 def test_what_was_found_is_read_as_it_was_and_what_says_why_nothing_was_is_the_outcome() -> None:
     found, skip = make_round(CASE), Skip(case_id=CASE.case_id, reason="no")
     failure = Failure(case_id=CASE.case_id, stage="round", cause="crash", message="signal 6")
@@ -69,14 +58,6 @@ def test_what_was_found_is_read_as_it_was_and_what_says_why_nothing_was_is_the_o
     assert ROUND.outcome(Reply(failure=failure), CASE) == failure
     assert ROUND.outcome(Reply(problem="no such op"), CASE).message == "no such op"
     assert ROUND.outcome(Reply(), CASE) == replace(failure, cause="exception", message="the worker gave no result")
-
-
-def test_what_is_of_a_device_fails_and_what_is_of_neither_case_nor_device_is_a_problem() -> None:
-    of_device = wire.end_reply(make_request("rules", device="xpu"), "crash", "signal 6")
-    assert of_device.failure == Failure(case_id="", stage="rules", cause="crash", message="signal 6")
-    assert wire.end_reply(make_request("environment"), "crash", "signal 6", ["abort"]) == Reply(
-        problem="the environment cannot be read: crash: signal 6 | abort"
-    )
 
 
 def test_every_record_that_a_task_asks_with_or_gives_is_in_what_servers_agree_on() -> None:

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from ampbench.errors import NothingComparableError
 from ampbench.records.run import Entry
 from ampbench.report.material import Material, gather
 from tests.compared_runs import BF16, FP32, environment, noisy, rounds_of
@@ -57,13 +54,6 @@ def test_what_is_named_is_what_is_shown(tmp_path: Path) -> None:
     assert ([*shown(material)], explaining(material)) == ([run_id(2)], [run_id(1)])
 
 
-def test_where_nothing_was_measured_what_explains_is_shown(tmp_path: Path) -> None:
-    traced(tmp_path, 1, host="elsewhere")
-    traced(tmp_path, 2)
-    traced(tmp_path, 3)
-    assert explaining(gather([], tmp_path)) == [run_id(2), run_id(3)]
-
-
 def test_a_table_is_shown_as_the_newest_run_has_it_and_never_put_together(tmp_path: Path) -> None:
     stored(tmp_path, 1, cases=(FP32, BF16, FP16))
     stored(tmp_path, 2)
@@ -87,17 +77,6 @@ def test_the_baseline_is_what_the_others_are_compared_with_and_not_shown_itself(
     material = gather([str(tmp_path)], tmp_path, baseline=run_id(1))
     assert ([*shown(material)], len(material.comparisons)) == ([run_id(2)], 1)
     assert [*shown(gather([run_id(1)], tmp_path, baseline=run_id(1)))] == [run_id(1)]
-
-
-def test_a_run_with_nothing_in_common_with_the_baseline_is_remarked_on_or_alone_an_error(tmp_path: Path) -> None:
-    stored(tmp_path, 1, cases=(FP32,))
-    stored(tmp_path, 2, cases=(FP32,))
-    stored(tmp_path, 3, cases=(FP16,), host="else")
-    with pytest.raises(NothingComparableError):
-        gather([run_id(3)], tmp_path, baseline=run_id(1))
-    material = gather([run_id(2), run_id(3)], tmp_path, baseline=run_id(1))
-    assert ([*shown(material)], len(material.comparisons)) == ([run_id(2), run_id(3)], 1)
-    assert any(run_id(3) in remark for remark in material.remarks)
 
 
 def test_trends_are_of_all_measured_runs_that_were_named_and_the_baseline(tmp_path: Path) -> None:

@@ -134,15 +134,6 @@ def test_every_section_has_its_heading_and_its_place_in_the_navigation(readme_ru
     assert len(str(parsed)) < 150_000
 
 
-def test_a_page_of_over_a_thousand_cases_has_its_tables_and_no_charts(
-    readme_run: Material, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page, "CHARTED", len(readme_run.rows) - 1)
-    parsed = BeautifulSoup(make_page(readme_run), "html5lib")
-    assert len(parsed.select("#cases tbody tr")) == 55
-    assert not parsed.select("figure, #tradeoff")
-
-
 def test_the_script_that_sorts_knows_every_unit_that_cells_are_written_in() -> None:
     script = (Path(page.__file__).parent / "assets" / "tables.js").read_text()
     written = [format_seconds(10.0**power) for power in range(-9, 5)]

@@ -17,7 +17,7 @@ from ampbench.judge import frame
 from ampbench.judge.notes import statements
 from ampbench.judge.verdict import takes_of
 from ampbench.records.case import DeviceDescription
-from ampbench.records.casts import AUTOGRAD, TRACED, CastTrace, GraphCast, GraphTrace, Operation
+from ampbench.records.casts import CastTrace, Operation
 from ampbench.records.measured import Failure, Fitness, Skip
 from ampbench.records.run import Imported
 from ampbench.report.material import Material, material_of
@@ -238,25 +238,6 @@ def test_a_network_and_a_precision_have_their_numbers() -> None:
     assert block.rows[0][:4] == ["bf16_pure", "2", "3 of 3", "2.00x (0.36–11.19)"]
 
 
-def test_machines_and_torch_versions_have_rows_of_their_own() -> None:
-    (block,) = network_blocks(make_material(speeding({"one": 2.0}), elsewhere(speeding({"one": 4.0}))), "take")
-    assert [row[:4] for row in block.rows] == [
-        ["one", "elsewhere", "bf16_pure", "best"], ["one", "bench", "bf16_pure", ""],
-    ]  # fmt: skip
-    older = replace(speeding({"one": 2.0}), header=environment(make_header(run="a"), torch_version="2.14.0"))
-    timed = [(make_case(name, workload="one"), [1e-3] * 4) for name in ("fp32", "bf16_autocast")]
-    newer = make_run(Times(*timed), header=make_header(run="b"))
-    (block,) = network_blocks(make_material(older, newer), "take")
-    assert {row[0] for row in block.rows} == {"one · a", "one · b"}
-
-
-def test_what_was_not_measured_has_no_section() -> None:
-    for run in (StoredRun(path=Path("run.jsonl"), header=make_header()), make_run(Times((FP32, [])))):
-        assert networks(make_material(run)) is None
-        assert tradeoff(make_material(run)) is None
-        assert explanation(make_material(run)) is None
-
-
 # Cases
 
 
@@ -357,49 +338,6 @@ def test_a_case_without_a_result_has_its_reason() -> None:
     (part,) = explanation(only(run)).parts
     assert next(row for block in part.blocks for row in block.rows)[1] == "OutOfMemoryError: <b>"
     assert result(only(run)).heading == "Nothing was measured: 1 failed"
-
-
-def test_a_traced_case_has_its_casts_by_kind_and_what_could_be_saved() -> None:
-    graphs = [
-        GraphTrace(graph=TRACED, error="RuntimeError: no trace"),
-        GraphTrace(
-            graph=AUTOGRAD,
-            casts=[GraphCast(what="gradient", name="0.bias", from_dtype="bf16", to_dtype="fp32", elements=8)],
-        ),
-    ]
-    part = casts(only(explaining(make_pass(graphs=graphs))))
-    assert part is not None
-    (detail,) = part.details
-    assert detail.said.startswith("9 casts a step")
-    tables = {block.title: block for block in detail.blocks if block.rows}
-    assert [row[:3] for row in tables["Where they come from"].rows][:2] == [
-        ["input", "autocast", "1"], ["weight", "autocast", "4"],
-    ]  # fmt: skip
-    (saving,) = next(block.rows for title, block in tables.items() if title.startswith("What could be saved"))
-    assert (saving[0], saving[-1]) == ("input", "store in bf16")
-    assert tables["Casts of the autograd graph in their order"].folded
-    assert tables["Casts of the autograd graph in their order"].rows == [["0.bias", "bf16 → fp32", "8"]]
-    assert any("RuntimeError: no trace" in block.title for block in detail.blocks)
-
-
-def test_of_several_traces_of_a_case_the_newest_counts_and_another_torch_is_pointed_out() -> None:
-    older = explaining(make_pass(notes=["old"]), run="older", started_at="2026-01-30T12:00:00Z")
-    newer = explaining(make_pass(notes=["new"]), run="newer", started_at="2026-01-31T12:00:00Z")
-    part = casts(only(newer, older))
-    assert part is not None
-    assert len(part.details) == 1
-    assert any("ew" in block.title for block in part.details[0].blocks)
-    other = replace(older, header=environment(older.header, torch_version="2.14.0"))
-    part = casts(only(newer, other))
-    assert part is not None
-    assert {detail.name for detail in part.details} == {
-        "linear_chain bf16_autocast · newer", "linear_chain bf16_autocast · older",
-    }  # fmt: skip
-    measured = make_run(Times((TRAINED, [1e-3])))
-    for run, warned in ((newer, []), (other, ["Run with torch 2.14.0 on bench, which measured nothing on this page."])):
-        part = casts(material_of([measured], explanations=[run]))
-        assert part is not None
-        assert list(part.said) == warned
 
 
 def test_why_a_case_changed_stands_with_its_verdict() -> None:

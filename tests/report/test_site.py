@@ -7,7 +7,6 @@ import pytest
 from bs4 import BeautifulSoup
 from msgspec.structs import replace
 
-from ampbench.errors import StoreError
 from ampbench.report import page
 from ampbench.report.material import assigned, find_sources
 from ampbench.report.page import make_site
@@ -86,21 +85,6 @@ def test_a_damaged_file_is_named_and_the_others_have_their_pages(tmp_path: Path)
     listed = [one.get_text().partition(",")[0] for one in files["index.html"].select("#runs > p:not([class])")]
     assert listed == ["empty.jsonl", "torn.jsonl"]
     assert str(tmp_path) not in files["index.html"].get_text()
-
-
-def test_where_every_file_is_damaged_there_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "torn.jsonl").write_text("{}\n")
-    with pytest.raises(StoreError, match=r"torn\.jsonl, line 1"):
-        list(make_site([], tmp_path))
-
-
-def test_a_copy_of_a_run_is_left_out_and_named(tmp_path: Path) -> None:
-    path = write(tmp_path, "one")
-    path.with_name("copy.jsonl").write_bytes(path.read_bytes())
-    files = files_of(tmp_path)
-    assert list(files) == ["copy.html", "index.html"]
-    assert "one.jsonl was left out" in files["index.html"].get_text()
 
 
 def test_a_file_of_the_name_of_the_index_is_left_out_and_any_other_name_is_linked(tmp_path: Path) -> None:

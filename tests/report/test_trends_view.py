@@ -1,6 +1,5 @@
 """The section on trends: what is said of changes, the charts' rows, gaps, many series."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -91,30 +90,3 @@ def test_the_history_draws_the_series_that_changed_first_over_the_versions_in_th
     assert all(row["low"] < row["value"] < row["high"] for row in rows)
     assert chart.pictures[0].alt.startswith("roi_head fp32 inference. Regressed at 2.12.1, +17%")
     assert chart.alt == "3 of 55 series changed."
-
-
-def test_the_interval_of_several_runs_holds_all_of_them_and_a_gap_breaks_the_line() -> None:
-    both = Point(x=xs(1)[0], value=1.5e-3, each=each(1e-3, 2e-3))
-    view = made(material(series([], points=[both, *points([None, None, 1e-3])[1:]])))
-    first, gap, _ = rows_of(view.charts[0])
-    assert (first["low"], first["high"], first["text"]) == (1e-3, 2e-3, "1.50 ms (1.00 ms to 2.00 ms), 2 runs")
-    assert (gap["value"], gap["low"], gap["text"]) == (None, None, "no value")
-
-
-def test_an_error_that_is_no_longer_finite_is_marked_where_it_changed() -> None:
-    broken = Gap(Lack.UNDEFINED, "7 output elements are not finite")
-    undefined = [*points([2.0, 2.0]), Point(x=xs(3)[2], value=None, each=each(math.inf), gap=broken)]
-    one = series([], "floor", points=undefined, changes=[change(2, after=None, ratio=None, low=None, high=None)])
-    given = material(one)
-    view = made(given)
-    last = rows_of(view.charts[0])[-1]
-    assert last["change"].partition(":")[0] == "regressed not finite"
-    text = section_of(view).find(id="trends").get_text(" ", strip=True)
-    assert "floor of net" in text
-    assert view.charts[0].title == "×floor over commit"
-
-
-def test_x_that_are_called_alike_stay_apart() -> None:
-    minute = [X(value=f"2026-01-31T12:00:0{second}Z", label="12:00") for second in range(3)]
-    view = made(material(series([], points=[Point(x=x, value=1e-3, each=each(1e-3)) for x in minute])))
-    assert [row["x"] for row in rows_of(view.charts[0])] == ["12:00", "12:00 (2)", "12:00 (3)"]

@@ -12,10 +12,8 @@ from ampbench.records.changes import (
     Change,
     ChangeCode,
     ChangeStatus,
-    Detectable,
     Explanation,
     Remark,
-    SelfComparison,
     Traces,
 )
 from ampbench.records.measured import Failure
@@ -23,7 +21,6 @@ from ampbench.show.comparison import (
     change_text,
     comparison_document,
     comparison_section,
-    control_document,
     finding_columns,
     metric_label,
     reason,
@@ -138,17 +135,6 @@ def test_the_first_changes_are_shown_all_are_counted_and_outcomes_are_lines():
     assert [row[0] for row in shown["findings"].rows[:31]] == ["regressed"] * 30 + ["unchanged"]
 
 
-def test_what_explains_the_worst_case_that_changed_is_shown_and_the_rest_is_folded():
-    comparison = replace(slower(), explained={FP32.case_id: CHANGED, BF16.case_id: UNEXPLAINED})
-    table = blocks(comparison)["what differs in the traces"]
-    assert [row[0] for row in table.rows] == ["linear_chain fp32", "linear_chain fp32", "linear_chain bf16_autocast"]
-    assert [row[1] for row in table.rows][:2] == WHY
-    many = replace(comparison, explained={FP32.case_id: CHANGED._replace(lines=WHY * 5), BF16.case_id: UNEXPLAINED})
-    assert blocks(many)["every difference"].folded
-    assert "unexplained" not in printed(many)
-    assert "unexplained: the same" in printed(many, show_all=True)
-
-
 def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed():
     explained = {
         FP32.case_id: UNEXPLAINED,
@@ -159,15 +145,3 @@ def test_a_comparison_of_explanations_shows_each_case_and_says_how_many_changed(
     assert {row[0] for row in blocks(only)["what differs in the traces"].rows} == explained.keys()
     last = " ".join(printed(only).split("\n\n")[-1].split())
     assert last == ("3 cases explained: 1 changed, 1 the same, 1 not traced; 0 changes of autocast's rules on cpu")
-
-
-def test_a_control_lists_the_cases_that_spread_most_first():
-    spreads = {"fp32": 0.03, "bf16_autocast": 0.01, "bf16_pure": 0.02}
-    found = SelfComparison(
-        cases=3, blocks=16, false_alarms=[], suspected=[], unfit=[], unchanged=[], able=3, highest_rate=0.1,
-        spreads=spreads, detectable=[Detectable(blocks=16, seconds=90.0, median=0.021, worst=0.058)],
-    )  # fmt: skip
-    document = control_document(found)
-    assert [row["spread"] for row in document.rows()] == [0.03, 0.02, 0.01]
-    (section,) = document.sections()
-    assert section.blocks[-1].rows == [["16", "1.50 min", "2.1%", "5.8%"]]

@@ -9,11 +9,10 @@ import pytest
 from scipy import stats
 
 from ampbench.core.budget import Budget
-from ampbench.core.statement import Answer, state
 from ampbench.core.units import times
 from ampbench.judge.verdict import takes_of
 from ampbench.result import Result
-from ampbench.show.networks import Network, brought, in_order, missing, networks_of, tables
+from ampbench.show.networks import Network, brought, in_order, networks_of, tables
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run
@@ -69,24 +68,6 @@ def test_a_row_has_what_the_run_advises_with_its_numbers(networks: list[Network]
     assert block.rows[0][block.headers.index("memory")] == ""
 
 
-@pytest.mark.parametrize(
-    ("code", "facts", "because"),
-    [
-        (Answer.STAY, {"best": "bf16_pure", "best_speed": 0.9}, "bf16_pure 0.90x: no gain"),
-        (Answer.UNCERTAIN, {"best": "bf16_pure", "best_speed": 1.2}, "bf16_pure 1.20x: not certain"),
-        (Answer.TAKE, {"looks": "bf16_pure", "looks_speed": 3.0}, "bf16_pure 3.00x: not certain"),
-        (Answer.TAKE, {"equal": "bf16_pure"}, "bf16_pure: nearer to a limit"),
-        (Answer.NO_BASELINE, {}, "fp32 not measured"),
-        (Answer.TAKE, {}, ""),
-    ],
-)
-def test_an_answer_is_a_code_where_nothing_wrong_is_passed_over(
-    networks: list[Network], code: Answer, facts: dict[str, float | str], because: str
-) -> None:
-    right = next(each for each in networks if not each.because)
-    assert replace(right, take=replace(right.take, statement=state(code, **facts))).because == because
-
-
 def test_means_over_networks_are_geometric_with_their_t_interval(networks: list[Network]) -> None:
     block = brought(networks)
     cells = next(dict(zip(block.headers, row, strict=True)) for row in block.rows if row[0] == "bf16_autocast")
@@ -97,12 +78,3 @@ def test_means_over_networks_are_geometric_with_their_t_interval(networks: list[
     ends = (times(math.exp(end)).rstrip("x") for end in (low, high))
     assert cells["speed"] == f"{times(math.exp(logs.mean()))} ({'–'.join(ends)})"
     assert cells["ok"] == f"{sum(row['verdict'] == 'ok' for row in own)} of {len(own)}"
-
-
-def test_failures_that_differ_in_their_numbers_and_names_alone_are_one_reason(rows: list[Row]) -> None:
-    failed = [row for row in rows if row["outcome"] == "failed"]
-    assert len({row["reason"] for row in failed}) > 1
-    (told,) = [row for row in missing(rows).rows if row[0] == "failed"]
-    assert told[1:3] == (failed[0]["reason"], str(len(failed)))
-    assert told[4].split(", ") == list(dict.fromkeys(f"{row['workload']} {row['phase']}" for row in failed))
-    assert not missing(row for row in rows if row["outcome"] == "ok").rows

@@ -7,8 +7,6 @@ import pytest
 from ampbench.show.document import Block, Document, Section, markdown
 from ampbench.show.terminal import document_lines, make_console, print_lines
 
-LONG = "torch_ops.my_library.fused_attention_with_rotary_embedding.default"
-
 
 @pytest.fixture(autouse=True)
 def _a_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,13 +22,6 @@ def print_sections(*sections: Section, missing: Sequence[str] = ()) -> None:
 def printed(capsys: pytest.CaptureFixture[str], *blocks: Block) -> list[str]:
     print_sections(Section("Title", list(blocks)))
     return capsys.readouterr().out.splitlines()
-
-
-def test_one_long_op_leaves_the_other_columns_their_room(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [["0", LONG, "fp32 → bf16", "encoder.layers.0.attention"], ["1", "addmm", "fp32 → bf16", "head"]]
-    lines = printed(capsys, Block("Every op", ["#", "op", "dtypes", "module"], rows, numbers=["#"]))
-    assert max(map(len, lines)) <= 100
-    assert any(line.endswith("fp32 → bf16  encoder.layers.0.attention") for line in lines)
 
 
 def test_what_failed_is_one_line_each_in_a_pipe_however_long(capsys: pytest.CaptureFixture[str]) -> None:

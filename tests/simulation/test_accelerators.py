@@ -8,7 +8,6 @@ would mislead.
 from collections.abc import Sequence
 
 import pytest
-from msgspec import structs
 
 from ampbench.core.statement import Note
 from ampbench.judge import frame
@@ -23,7 +22,7 @@ from ampbench.show.comparison import reason
 from ampbench.show.wording import lines
 from ampbench.store import StoredRun
 from ampbench.worker.timing import time_sustained
-from tests.compared_runs import Times, arms, make_run
+from tests.compared_runs import Times, make_run
 from tests.scripted_accelerator import FULL_HZ, Script, ScriptedAccelerator, falling
 from tests.stored_runs import make_case, make_header, make_round
 
@@ -80,13 +79,6 @@ def run_on(script: Script, slower: float = 1.0, **header: str) -> StoredRun:
     return run_of([measured(script, number, slower) for number in range(ROUNDS)], make_header(**header))
 
 
-def arms_on(script: Script, slower: float = 1.0, blocks: int = 16) -> tuple[StoredRun, StoredRun]:
-    """Return two arms that took turns on one device."""
-    ours, theirs = arms()
-    turns = [(measured(script, number), measured(script, number, slower)) for number in range(blocks)]
-    return run_of([one for one, _ in turns], ours), run_of([other for _, other in turns], theirs)
-
-
 def of_time(baseline: StoredRun, candidate: StoredRun) -> Change:
     (found,) = [one for one in compare(baseline, candidate).findings if one.metric == "seconds_median"]
     return found
@@ -140,14 +132,6 @@ def test_a_lower_clock_that_nobody_explains_is_not_the_codes_and_a_larger_change
     assert found.status is ChangeStatus.IMPROVED
 
 
-def test_an_arm_is_not_blamed_for_a_device_that_slows_during_the_session() -> None:
-    slowing = falling(FULL_HZ, 0.8 * FULL_HZ, 0.0, 400.0)
-    found = of_time(*arms_on(Script(clock_hz=slowing)))
-    assert found.status not in (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
-    found = of_time(*arms_on(Script(clock_hz=slowing), slower=1.3))
-    assert found.change is None or found.change == pytest.approx(0.3, abs=0.03)
-
-
 def test_a_round_in_which_the_clock_falls_and_one_slower_than_the_others_are_each_unfit() -> None:
     steady = [measured(Script(), number) for number in range(6)]
     falls = measured(Script(clock_hz=falling(FULL_HZ, 0.85 * FULL_HZ, 3.5, 6.0)), 6)
@@ -159,16 +143,6 @@ def test_a_round_in_which_the_clock_falls_and_one_slower_than_the_others_are_eac
     named = [CAUSES[cause].format(value) for cause, value in zip(unfit.cause[6:], unfit.value[6:], strict=True)]
     assert named[0].startswith("the accelerator's clock fell to 8")
     assert named[1] == "the accelerator's clock was at 90% of its usual one"
-
-
-def test_cases_at_different_clocks_are_each_their_own_measure() -> None:
-    """A product at the power limit runs at two thirds of the clock of a copy: neither is unfit for the other."""
-    copy = make_case("fp32", device="cuda", workload="copy")
-    run = make_run(Times((CASE, []), (copy, [])))
-    heavy = [measured(Script(clock_hz=lambda now: 1.3e9), number) for number in range(4)]
-    light = [structs.replace(measured(Script(), number), case_id=copy.case_id) for number in range(4)]
-    run.rounds[:] = heavy + light
-    assert fitness.unquiet(run) == []
 
 
 def test_another_process_at_work_on_the_device_makes_rounds_unfit_and_is_named() -> None:

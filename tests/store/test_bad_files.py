@@ -54,15 +54,6 @@ def test_a_bad_file_is_one_line_with_its_name_and_the_lines_number(
     assert path.read_bytes() == before
 
 
-def test_a_cut_last_line_is_told_of_and_what_is_before_it_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "cut.jsonl"
-    path.write_bytes(whole(tmp_path)[:-5])
-    assert main(["show", str(path)]) == 0
-    assert f"{path} ends in a cut line, which was left out" in capsys.readouterr().err
-
-
 def replace_by_a_copy(path: Path) -> None:
     Path(shutil.copy(path, path.with_suffix(".copy"))).replace(path)
 

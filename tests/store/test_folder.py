@@ -75,17 +75,6 @@ def test_an_unknown_run_is_refused_with_the_nearest(results, name):
         find_run(name, results)
 
 
-@pytest.mark.parametrize("name", ["results", "results/"])
-def test_a_results_folder_is_no_run_and_is_named_with_its_option(results, monkeypatch, name):
-    monkeypatch.chdir(results.parent)
-    (results / "empty").mkdir()
-    name = name.replace("results", results.name)
-    with pytest.raises(UsageError, match=f"{name} is a folder, not a run: .* --results {name}"):
-        find_run(name, results.name)
-    with pytest.raises(UsageError, match="empty/ is a folder, not a run"):
-        find_run(f"{results.name}/empty/", results.name)
-
-
 def test_a_check_names_each_damaged_file_and_takes_a_cut_for_none(results):
     first, second, third = list_runs(results)
     first.write_bytes(first.read_bytes()[:-1])

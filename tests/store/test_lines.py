@@ -114,20 +114,6 @@ def test_what_is_no_line_is_refused(line):
         run_file.decode(line)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (b'{"nothing":{"case_id":"x"}}\n', "no line is called nothing"),
-        (b'{"\xff\x00":{}}\n', "it begins as no line does"),
-        (b"nothing\n", "it begins as no line does"),
-    ],
-)
-def test_a_line_of_no_kind_is_refused_by_its_name(line, said) -> None:
-    with pytest.raises(LineError) as refused:
-        run_file.decode(line)
-    assert str(refused.value) == f"{run_file.DAMAGED_OR_NEWER}: {said}"
-
-
 @given(position=st.integers(0, 10_000), byte=st.integers(0, 255))
 def test_a_damaged_byte_never_changes_what_a_line_is_made_of(position, byte):
     record = make_divergence(make_case(), output_rel_l2=0.125, notes=["a note"])
@@ -149,13 +135,6 @@ def test_a_number_that_is_not_finite_is_null_where_it_may_be_and_refused_where_i
     assert optional.output.rel_l2 is None
     with pytest.raises(LineError, match="items_per_step"):
         run_file.decode(run_file.encode(make_round(make_case(), items_per_step=number)))
-
-
-def test_text_that_is_no_unicode_is_escaped_rather_than_lost():
-    failure = Failure(case_id="c", stage="round", cause="exception", message="no file /tmp/\udcff", frames=["\udc80"])
-    decoded = run_file.decode(run_file.encode(failure))[1]
-    assert decoded.message == r"no file /tmp/\udcff"
-    assert decoded.frames == [r"\udc80"]
 
 
 CASE = make_case()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ampbench.errors import StoreError
-from ampbench.records.measured import Failure, Reading
+from ampbench.records.measured import Failure
 from ampbench.store import once, read_header, read_run, run_file
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -201,20 +201,6 @@ def test_a_header_with_a_time_or_a_kind_that_is_none_is_refused(path, old, new, 
     for read in (read_run, read_header):
         with pytest.raises(StoreError, match=f"line 1: {problem}"):
             read(path)
-
-
-def test_readings_are_kept_by_metric_and_the_last_of_a_case_counts(tmp_path):
-    readings = [
-        Reading(case_id=FP32.case_id, metric="seconds_median", value=1e-3),
-        Reading(case_id=FP32.case_id, metric="peak_memory_bytes", value=64.0),
-        Reading(case_id=BF16.case_id, metric="seconds_median", value=2e-3),
-        Reading(case_id=FP32.case_id, metric="seconds_median", value=3e-3),
-    ]
-    stored = read_run(write_run(tmp_path, [FP32, BF16], *readings, COMPLETE))
-    assert stored.readings == {
-        "seconds_median": {FP32.case_id: 3e-3, BF16.case_id: 2e-3},
-        "peak_memory_bytes": {FP32.case_id: 64.0},
-    }
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "compressed"])

@@ -11,7 +11,7 @@ from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
 from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
 from ampbench.studies.training import CONTROL, Training, TrainingAsked
-from tests.stored_runs import COMPLETE, make_case, write_run
+from tests.stored_runs import make_case, write_run
 
 CASE = make_case(phase="training")
 TRAINING = Training(
@@ -39,17 +39,6 @@ CEILING = Ceiling(
     device="cpu", operation=COPY, dtype="bf16", threads=2, attained=[Attained(size="4 MiB", work=8, samples=[1e-3])]
 )
 STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), SCOPES, STORAGE, CEILING)
-
-
-def test_what_studies_saw_is_read_as_it_was_written(tmp_path):
-    asked = TrainingAsked(steps=2, seeds=1)
-    stored = read_run(write_run(tmp_path, [CASE], *STUDIED, COMPLETE, explains="training", asked=asked))
-    assert stored.asked == asked
-    assert stored.several_of(Training) == {CASE.case_id: [TRAINING, STUDIED[1]]}
-    assert stored.of(ScopePass) == {CASE.case_id: SCOPES}
-    assert stored.of(StoragePass) == {CASE.case_id: STORAGE}
-    assert stored.every(Ceiling) == [CEILING]
-    assert stored.explained == [CASE.case_id]
 
 
 @pytest.mark.parametrize(

@@ -128,15 +128,6 @@ def test_a_run_that_cannot_be_begun_leaves_no_file(tmp_path, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_file_in_the_place_of_the_folder_of_runs_is_named(tmp_path):
-    (tmp_path / "runs").touch()
-    said = f"cannot write {tmp_path / 'runs'}.*: {tmp_path / 'runs'} is no folder; choose another --results folder"
-    with pytest.raises(StoreError, match=said):
-        require_writable(tmp_path)
-    with pytest.raises(StoreError, match=said):
-        RunWriter.create(tmp_path, make_header())
-
-
 def test_where_a_run_can_be_written_is_known_before_and_nothing_is_made_there(tmp_path, monkeypatch):
     require_writable(tmp_path / "not" / "there")
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from ampbench.errors import NothingToRunError, StoreError
 from ampbench.records.case import Case, Environment
 from ampbench.records.measured import Failure, Fitness, Reading
 from ampbench.records.run import Entry, Imported
-from ampbench.trend import SHORTEST, Change, Point, Rule, Series, Trend, find_steps, make_trend
+from ampbench.trend import Change, Point, Rule, Series, Trend, make_trend
 from ampbench.trend.show import notes, summary, what
 from ampbench.trend.values import Gap, Lack, read_runs, tracked
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
@@ -127,15 +127,6 @@ def test_over_versions_of_torch_the_commit_is_the_newest_that_has_several_of_the
     assert [change.x.label for change in over_commits[0].changes] == ["6" * 7]
 
 
-def test_each_case_is_shown_at_a_commit_that_has_several_versions_of_it(folder: Folder) -> None:
-    for version in ("2.14.0", "2.15.0"):
-        folder.run(*timed(FP32, 1e-3), *timed(BF16, 1e-3), cases=(FP32, BF16), torch=version, commit="a" * 40)
-    for version in ("2.13.0", "2.15.0"):
-        folder.run(*timed(BF16, 1e-3), cases=(BF16,), torch=version, commit="b" * 40)
-    found = {one.case.precision: (one.place.commit[0], labels(one)) for one in folder.trend().series}
-    assert found == {"fp32": ("a", ["2.14.0", "2.15.0"]), "bf16_autocast": ("b", ["2.13.0", "2.15.0"])}
-
-
 def test_commits_stand_in_their_order_whenever_they_were_measured_and_dirty_ones_follow(folder: Folder) -> None:
     for commit, time in (("b", "02"), ("c", "03"), ("a", "01")):
         folder.run(commit=commit * 40, committed_at=f"2025-01-{time}T00:00:00+00:00")
@@ -183,16 +174,6 @@ def test_errors_change_relative_to_what_rounding_costs(
     assert len(only(folder.trend("torch_version", "floor")).changes) == changes
 
 
-def test_errors_with_other_weights_or_inputs_are_not_compared(folder: Folder) -> None:
-    for digest, error in (("aa", 1e-3), ("cc", 5e-3)):
-        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, inputs_digest=digest)
-        folder.run(found, *timed(FP32, 1e-3), commit=digest * 20)
-    series = folder.trend("commit", "floor").series
-    assert [len(one.measured) for one in series] == [1, 1]
-    assert series[0].points[1].gap == Gap(Lack.OTHER_NUMBERS)
-    assert [one.numbers for one in series] == ["aa/aa", "aa/cc"]
-
-
 def broken(case: Case = FP32, elements: int = 12) -> Entry:
     return make_divergence(case, output_nonfinite=elements, output_floor_rel_l2=1e-3)
 
@@ -216,15 +197,6 @@ def test_an_error_that_is_no_number_any_more_has_regressed_and_one_that_is_again
         Gap(Lack.UNDEFINED, "1 output element is not finite"),
     ]
     assert ids(series.points[1]) == ["run002"]
-
-
-def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(folder: Folder) -> None:
-    for version, error, norm in (("2.14.0", 2e-3, 5.0), ("2.15.0", 1e-3, 6.0)):
-        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, output_reference_norm=norm)
-        folder.run(found, *timed(FP32, 1e-3), torch=version)
-    change = only_change(folder.trend("torch_version", "floor"))
-    assert change.direction == "regressed"
-    assert what(change) == ("computes something else: the fp64 output moved by at least 20%; torch 2.14.0 → 2.15.0")
 
 
 def test_a_slowdown_between_three_versions_is_found_and_explained(folder: Folder) -> None:
@@ -284,14 +256,6 @@ def test_a_case_that_did_more_than_the_whole_run_is_named_and_one_that_did_less_
     assert len(trend.shifts) == 1
 
 
-def test_where_half_of_the_cases_changed_that_is_no_shift_of_the_whole_run(folder: Folder) -> None:
-    measured(folder, [1.0] * 6, 1, "2.14.0")
-    measured(folder, [1.4, 1.0, 1.4, 1.0, 1.4, 1.0], 2, "2.15.0")
-    trend = folder.trend()
-    assert changed(trend) == {(f"{name} fp32", "regressed") for name in ("mlp", "vit", "resnet18")}
-    assert trend.shifts == []
-
-
 def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) -> None:
     busy = Fitness(other_share=0.6)
     folder.run(torch="2.13.0")
@@ -306,14 +270,6 @@ def test_a_run_on_a_disturbed_machine_is_shown_and_not_judged(folder: Folder) ->
     folder.run(torch="2.14.0")  # beside a run that was not, a disturbed one is left out
     assert only(folder.trend()).points[1].value == pytest.approx(1e-3)
     assert ids(only(folder.trend()).points[1]) == ["run004"]
-
-
-@pytest.mark.parametrize("points", [1, 2, SHORTEST])
-def test_a_step_at_the_end_of_a_long_series_is_found_at_once_where_runs_show_it(folder: Folder, points: int) -> None:
-    for number, factor in enumerate([1.0] * 9 + [1.5] * points):
-        folder.run(*timed(FP32, 1e-3 * factor), torch=f"2.{number}.0")
-    trend = folder.trend()
-    assert (only_change(trend).x.label, only(trend).rule) == ("2.9.0", Rule.STEPS)
 
 
 def test_the_repositorys_own_runs_change_where_their_comparisons_say_so() -> None:
@@ -375,30 +331,8 @@ def test_without_asv_long_series_have_no_change_points_and_a_line_says_how_to_ge
     assert 'pip install "ampbench[asv]"' in notes(trend)[0]
 
 
-def steps_of(logs: np.ndarray) -> list[int]:
-    """Return the first point after each step of a series of logarithms."""
-    return [level[0] for _, level in find_steps(logs, logs, math.log1p(0.02))]
-
-
-def test_steps_are_asvs_and_no_level_is_shorter_than_three_points() -> None:
-    assert steps_of(np.array([-8, -6, -14, -8, -3, -8, -6, 618, 410, -4, -9, -3]) / 1e3) == []
-    slow = np.repeat([0.0, 0.5, 0.0], [15, 10, 15]) + np.random.default_rng(1).normal(0, 0.01, 40)
-    assert steps_of(slow) == [15, 25]
-
-
 def read_ids(sources: list[Any], results: Path) -> list[str]:
     return [run.stored.header.run for run in read_runs([str(source) for source in sources], results).runs]
-
-
-def test_a_source_is_a_file_an_id_a_folder_or_a_results_folder_and_counts_once(folder: Folder, tmp_path: Path) -> None:
-    for _ in range(3):
-        folder.run()
-    runs = folder.path / "runs"
-    assert read_ids([runs / "run002.jsonl", "run001", "run002"], folder.path) == ["run002", "run001"]
-    assert read_ids([runs], tmp_path) == read_ids([folder.path], tmp_path) == ["run001", "run002", "run003"]
-    copy = tmp_path / "copy.jsonl"
-    copy.write_bytes((runs / "run001.jsonl").read_bytes())
-    assert read_ids([copy, runs], tmp_path) == ["run001", "run002", "run003"]
 
 
 def test_sources_without_runs_and_damaged_ones_are_refused(folder: Folder, tmp_path: Path) -> None:
@@ -411,3 +345,22 @@ def test_sources_without_runs_and_damaged_ones_are_refused(folder: Folder, tmp_p
     path.write_bytes(path.read_bytes().replace(b'"round"', b'"rund"', 1))
     with pytest.raises(StoreError, match=r"run001\.jsonl, line"):
         read_ids([], folder.path)
+
+
+def test_errors_with_other_weights_or_inputs_are_not_compared(folder: Folder) -> None:
+    for digest, error in (("aa", 1e-3), ("cc", 5e-3)):
+        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, inputs_digest=digest)
+        folder.run(found, *timed(FP32, 1e-3), commit=digest * 20)
+    series = folder.trend("commit", "floor").series
+    assert [len(one.measured) for one in series] == [1, 1]
+    assert series[0].points[1].gap == Gap(Lack.OTHER_NUMBERS)
+    assert [one.numbers for one in series] == ["aa/aa", "aa/cc"]
+
+
+def test_smaller_errors_of_another_function_are_no_improvement_and_it_is_said(folder: Folder) -> None:
+    for version, error, norm in (("2.14.0", 2e-3, 5.0), ("2.15.0", 1e-3, 6.0)):
+        found = make_divergence(FP32, output_rel_l2=error, output_floor_rel_l2=1e-3, output_reference_norm=norm)
+        folder.run(found, *timed(FP32, 1e-3), torch=version)
+    change = only_change(folder.trend("torch_version", "floor"))
+    assert change.direction == "regressed"
+    assert what(change) == ("computes something else: the fp64 output moved by at least 20%; torch 2.14.0 → 2.15.0")

@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 
 from ampbench.drive.servers import InProcess
-from ampbench.records.measured import Score
-from ampbench.records.wire import Reply, Request, reply_with
-from ampbench.studies.training import Training
-from tests.scripted_channel import CPU, NO_GPU, Scripted, asked_in, machine
 
 Run = Callable[..., Any]
 
@@ -40,33 +36,6 @@ def broken():
     rows = torch.randn(4, 8)
     return torch.nn.Linear(7, 3), rows, lambda output: output.sum()
 """
-
-
-@pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A worker that is interrupted before the training whose number, from 0, is in the list; [] never."""
-    at: list[int] = []
-    count = [0]
-
-    def answer(request: Request) -> Reply:
-        assert request.case is not None
-        if count[0] in at:
-            at.clear()
-            raise KeyboardInterrupt
-        count[0] += 1
-        found = Training(
-            case_id=request.case.case_id, seed=request.seed, arm=asked_in(request).arm,
-            steps=asked_in(request).steps, losses=[1.0, 0.5],
-            fits=[Score(step=0, loss=1.0), Score(step=2, loss=0.5)],
-            scores=[Score(step=0, loss=2.0, correct=1, decisions=100),
-                                   Score(step=2, loss=0.5, correct=95, decisions=100)],
-            weights_digest="w", inputs_digest="i",
-        )  # fmt: skip
-        return reply_with(found)
-
-    channel = Scripted(answer, machine(CPU, NO_GPU))
-    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: channel)
-    return at
 
 
 @pytest.fixture
