@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from ampbench.records.run import Footer, Selection
 from ampbench.store import RunWriter
 from benchmarks import atlas
-from benchmarks.atlas import TOGETHER, command, plan
+from benchmarks.atlas import MOST, TOGETHER, command, page, plan
+from tests.report.large_runs import write_zoo_run
 from tests.stored_runs import COMPLETE, make_case, make_header
 
 NAMES = {"torchvision": ("resnet18", "resnet50", "vgg11", "alexnet"), "timm": tuple(f"net{one}" for one in range(45))}

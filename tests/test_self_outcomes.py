@@ -8,7 +8,7 @@ import pytest
 from ampbench.core.precisions import BASELINE
 from ampbench.studies.training import CONTROL
 from benchmarks.self import outcomes
-from benchmarks.self.outcomes import CHECKPOINT, FIT, HELD_OUT, RUN, Judged, Key, Line, Outcome
+from benchmarks.self.outcomes import FIT, HELD_OUT, Key, Line
 from benchmarks.self.programs import PROGRAMS, SEEDS
 
 EXACT = (1.0, 1.02, 0.98)
@@ -73,33 +73,3 @@ def test_an_ended_training_is_not_repeated_and_a_cut_line_is_dropped(
     monkeypatch.setattr("sys.argv", ["outcomes", str(path)])
     outcomes.main()
     assert [key.precision for key in asked] == ["x"]
-
-
-def judged(precision: str, status: str, place: str) -> Judged:
-    """A verdict on the GRU."""
-    return Judged(
-        program="GRU", precision=precision, place=place, commit="c", status=status, code="x", number=0.5, limit=0.1
-    )
-
-
-def test_missed_and_recognised_rows_are_counted_with_wilson_intervals_beside_constant_rules() -> None:
-    safe = {"bf16_autocast": True, "fp16_autocast": True, "bf16_pure": False, "fp16_pure": False, CONTROL: True}
-    listed = [
-        Outcome(program="GRU", precision=name, safe=value, ratios={FIT: 1.0, HELD_OUT: None})
-        for name, value in safe.items()
-    ]
-    at_run = {"bf16_autocast": "ok", "fp16_autocast": "undecided", "bf16_pure": "ok", "fp16_pure": "refused"}
-    verdicts = [judged(name, status, RUN) for name, status in at_run.items()]
-    verdicts += [judged(name, "refused", CHECKPOINT) for name in at_run]
-    summary, counts, kinds, missed, alarms = outcomes.tables(listed, verdicts)
-    assert summary == "1 programs, 4 rows; the rule calls 0 of 1 fp32 controls unsafe."
-    assert [line.split("|")[2].strip() for line in counts.splitlines()[2:]] == [
-        "1 of 2 (9% to 91%)", "0 of 2 (0% to 66%)", "0 of 2 (0% to 66%)", "2 of 2 (34% to 100%)",
-    ]  # fmt: skip
-    assert [line.split("|")[3].strip().partition(" (")[0] for line in counts.splitlines()[2:]] == [
-        "1 of 2", "0 of 2", "2 of 2", "2 of 2",
-    ]  # fmt: skip
-    assert len(kinds.splitlines()) == 2 + 2 * 2
-    assert "bf16_pure" in missed
-    assert "fp16_pure" not in missed
-    assert "refused: x 5.0e-01 > 1.0e-01" in alarms

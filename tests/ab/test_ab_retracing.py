@@ -3,10 +3,9 @@
 import msgspec
 from msgspec import structs
 
-from ampbench.ab import Lane, explain_sides, regressed_cases
+from ampbench.ab import Lane, explain_sides
 from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.records.casts import CastPass, CastTrace
-from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.kinds import CHECK
 from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
@@ -16,17 +15,6 @@ from tests.drive.test_rounds import Script
 from tests.stored_runs import make_case, make_header
 
 CASES = [make_case(precision) for precision in ("fp32", "bf16_autocast", "fp16_autocast")]
-
-
-def finding(case, kind="time", status=ChangeStatus.REGRESSED):
-    return Change(
-        case=case,
-        metric=kind,
-        kind=kind,
-        status=status,
-        code=ChangeCode.BEYOND_THRESHOLD,
-        change=0.1,
-    )
 
 
 def side(name, script, kept):
@@ -42,17 +30,6 @@ def explain(sides, case_ids, devices, tell, versions=("2.15.0", "2.15.0")):
 
 def traced(request: Request) -> Reply:
     return reply_with(CastPass(case_id=request.case.case_id, how="device", trace=CastTrace()))
-
-
-def test_regressed_cases_come_worst_first_and_once_without_those_that_fail_now():
-    one, other, failing = CASES
-    findings = [
-        finding(failing, OUTCOME), finding(failing), finding(other), finding(one, "memory"), finding(other, "memory"),
-        finding(one, "accuracy"),
-    ]  # fmt: skip
-    assert regressed_cases(findings, ["time", "memory"]) == [other.case_id, one.case_id]
-    assert regressed_cases(findings, ["accuracy"]) == [one.case_id]
-    assert regressed_cases([finding(one, status=ChangeStatus.IMPROVED)], ["time"]) == []
 
 
 def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_asked():

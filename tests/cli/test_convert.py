@@ -130,21 +130,3 @@ def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     assert ampbench("gate", first, second).code == 4
     doctor = ampbench("doctor", "--results", "results", "--json")
     assert (doctor.code, set(json.loads(doctor.out)["results"].values())) == (0, {None})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["asv", "--to", "native", "-o", "run.jsonl"], "--to native does not take -o: it writes into"),
-        (["latest", "--to", "native"], "there is no file or folder latest with results of asv"),
-        (["asv", "--to", "natve"], "did you mean native?"),
-    ],
-)
-def test_what_an_import_cannot_do_is_a_usage_error_and_writes_nothing(
-    arguments: list[str], message: str, asv: Path, tmp_path: Path, ampbench: Run
-) -> None:
-    said = ampbench("convert", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [asv]

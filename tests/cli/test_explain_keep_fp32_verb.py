@@ -1,7 +1,6 @@
 """`ampbench explain keep-fp32`: what it asks for, prints and stores, what it refuses, how a search goes on."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,16 +110,6 @@ def test_what_cannot_be_meant_is_one_line(arguments: list[str], message: str, am
     assert message in said.err
     assert said.err.startswith("ampbench: error: ")
     assert said.err.count("\n") == 1
-
-
-def test_a_search_of_a_case_that_is_not_listed_is_refused_by_line(stored: Path, ampbench: Run) -> None:
-    (file,) = list_runs(stored)
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"case":')))
-    for said in (ampbench("show", RUN), ampbench("show", RUN, "--json")):
-        assert (said.code, said.out) == (2, "")
-        assert re.search(r"line \d+: a ", said.err)
-        assert said.err.count("\n") == 1
 
 
 @pytest.mark.slow

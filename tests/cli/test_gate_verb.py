@@ -133,8 +133,6 @@ def test_what_was_ignored_is_printed_with_reason_and_date(measured: Run, ampbenc
     [
         (["--policy", "absent.toml"], "there is no policy file absent.toml"),
         (["--metric", "tme"], "unknown kind 'tme': did you mean time?"),
-        (["-k", "a b"], "-k 'a b' is not an expression"),
-        (["--json", "--format", "csv"], "contradict each other"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(flags: list[str], message: str, measured: Run, ampbench: Run) -> None:

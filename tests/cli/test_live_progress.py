@@ -77,13 +77,3 @@ def test_a_terminal_has_one_line_of_the_turn_under_way_and_each_failure(terminal
     assert "round 1: linear_chain fp32 inference" in drawn[2]
     assert "failed: " in drawn[3]
     assert "no such kernel" in drawn[3]
-
-
-@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
-def test_nothing_is_drawn_where_nobody_looks(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    drawn = "".join(measured(terminal))
-    assert "failed: " in drawn
-    assert "\x1b[2K" not in drawn

@@ -210,12 +210,9 @@ def test_a_closed_stream_is_not_taken_by_a_file_that_is_opened_later(tmp_path: P
     "arguments",
     [
         ["show", "latest", "--results", "LONG"],
-        ["list", "runs", "--results", "LONG"],
         ["report", "--results", "LONG"],
-        ["doctor", "--results", "LONG"],
         ["run", "--resume", "LONG.jsonl"],
         ["show", "LONG.jsonl"],
-        ["compare", "LONG.jsonl", "LONG.jsonl"],
         ["gate", "a", "b", "--policy", "LONG"],
     ],
 )

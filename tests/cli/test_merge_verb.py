@@ -96,23 +96,3 @@ def test_a_shard_is_resumed_as_the_shard_that_it_is(
     assert again.complete
     assert set(again.cases) == set(before.cases)
     assert ampbench("merge", *two).code == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "code", "said"),
-    [
-        (("run", "mlp", "--shard", "6/5"), 2, "--shard 6/5: the first of N shards is 1, the last is N"),
-        (("run", "mlp", "--shard", "two"), 2, "--shard 'two': expected I/N, as in --shard 2/5"),
-        (("run", "mlp", *QUICK, "--precision", "fp32", "--shard", "3/3"), 5, "shard 3 of 3 has nothing to do"),
-        (("merge", "nowhere"), 2, "there is no results folder results"),
-        (("merge",), 2, "missing argument 'SHARD...'"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_in_one_line(
-    ampbench: Callable[..., Any], given: tuple[str, ...], code: int, said: str, tmp_path: Path
-) -> None:
-    done = ampbench(*given)
-    assert done.code == code
-    assert said in done.err
-    assert done.err.count("\n") == 1
-    assert not Path("results").exists()

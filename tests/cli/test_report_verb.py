@@ -131,16 +131,6 @@ def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
                           env=os.environ | {"COLUMNS": "100"})  # fmt: skip
 
 
-def test_reporting_does_not_import_torch(folder: Path) -> None:
-    given = (["report", "--site", "site"], ["report"])
-    code = (
-        f"import sys; from ampbench.cli.main import main\ncodes = [main(one) for one in {given!r}]\n"
-        "sys.exit(max(codes) or ' '.join({'torch', 'torchvision'} & sys.modules.keys()) or 0)"
-    )
-    done = run_python(code, folder)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize("module", ["markupsafe", "vl_convert"])
 def test_without_its_extra_it_says_what_to_install(module: str, folder: Path) -> None:
     code = (

@@ -4,11 +4,11 @@ import pytest
 
 from ampbench.cli.progress import TimeLeft
 from ampbench.drive.planning import PlannedCase
-from ampbench.drive.rounds import OVERHEAD_SECONDS, Progress, Turn, turn_seconds
+from ampbench.drive.rounds import Progress, Turn, turn_seconds
 from ampbench.records.case import WorkloadSource
 from ampbench.records.run import Settings
-from ampbench.records.wire import MEMORY, ROUND
-from tests.stored_runs import make_case, make_memory, make_round
+from ampbench.records.wire import ROUND
+from tests.stored_runs import make_case, make_round
 
 SOURCE = WorkloadSource(name="net", family="user", module="net", function="make", builtin=False)
 CASE = PlannedCase(case=make_case(), source=SOURCE)
@@ -33,11 +33,3 @@ def test_the_rounds_to_come_take_as_long_as_the_last_one() -> None:
 def test_no_network_takes_longer_than_its_budget() -> None:
     assert after_a_round(Settings(budget_seconds=5.0), 2.0) == pytest.approx((5.0 - 3.0) + 5.0)
     assert after_a_round(Settings(budget_seconds=5.0), 9.0) == pytest.approx(5.0)
-
-
-def test_rounds_take_their_budget_where_only_passes_were_seen() -> None:
-    memory = Turn(MEMORY, CASE)
-    left = TimeLeft([[[memory, *ROUNDS[0]]]], Settings(min_run_seconds=2.0))
-    step = Progress(memory, 0, 1, 0.1, make_memory(CASE.case, 1))
-    left.note(step)
-    assert left.after(step) == pytest.approx(3.0 + OVERHEAD_SECONDS)

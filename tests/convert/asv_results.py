@@ -27,7 +27,6 @@ STEP = "precisions.Mlp.time_step"
 MEMORY = "precisions.Mlp.track_peak_memory"
 ERROR = "precisions.Mlp.track_output_error"
 GRADIENT = "precisions.Mlp.track_gradient_error"
-TORCH = "precisions.Environment.track_torch_version"
 DEVICE = "precisions.Environment.track_device"
 
 

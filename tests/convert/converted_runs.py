@@ -11,7 +11,6 @@ from ampbench.records.measured import Failure, Skip
 from ampbench.store import StoredRun
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
 
-HOSTILE = "<&>\"' \t\n\x00\x1b\x7f\x85\u2028\ufffe\U0001f600,;|[]{}#%$\\é"
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 """Everything that can be stored: lone surrogates are escaped when a run is written."""
 

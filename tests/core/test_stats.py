@@ -151,25 +151,10 @@ def test_outliers_do_not_depend_on_signs(values, random):
     assert np.array_equal(stats.outlying(np.array([values]), 0.2), stats.outlying(np.array([flipped]), 0.2))
 
 
-def test_slow_values_are_slow_for_their_row():
-    found = stats.slow(np.array([[1.0, 1.1, 2.0, NAN], [2.0, 2.1, 2.2, 2.0]]), 1.25)
-    assert found.tolist() == [[False, False, True, False], [False] * 4]
-
-
 @given(st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=6), min_size=1, max_size=4), st.floats(0, 1))
 def test_quantiles_of_rows_are_numpys_of_each_alone(rows, share):
     table = np.array([row + [NAN] * (7 - len(row)) for row in rows])
     assert stats.row_quantiles(table, share) == pytest.approx([np.quantile(row, share) for row in rows], abs=1e-9)
-
-
-def test_an_empty_row_has_no_quantile_and_no_variance():
-    assert np.isnan(stats.row_quantiles(np.full((1, 3), NAN), 0.5)).all()
-    assert np.isnan(stats.row_quantiles(np.empty((1, 0)), 0.5)).all()
-    counts, means, variances = stats.row_variances(np.array([[NAN, NAN], [1.0, NAN]]))
-    assert counts.tolist() == [0, 1]
-    assert np.isnan(means[0])
-    assert means[1] == 1.0
-    assert np.isnan(variances).all()
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))

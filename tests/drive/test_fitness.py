@@ -108,11 +108,6 @@ def test_a_machine_that_tells_nothing_gives_no_findings(tmp_path: Path) -> None:
     assert fitness.inspect(tmp_path, pause=lambda seconds: None) == []
 
 
-def machine(root: Path, busy: int, idle: int) -> None:
-    (root / "proc").mkdir(exist_ok=True)
-    (root / "proc/stat").write_text(f"cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n")
-
-
 def described(**state: Any) -> Environment:
     """Return an environment with a GPU that told a worker so much of itself."""
     gpu = DeviceDescription(type="cuda", available=True, name="H200", state=DeviceState(**state))

@@ -9,7 +9,6 @@ from ampbench.errors import NothingComparableError
 from ampbench.judge.compare import change_sentences, compare, compare_traces, explanation, narrowed
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.changes import ChangeStatus, Traces
-from ampbench.records.measured import Failure, Skip
 from ampbench.records.rules import FAKE, NOT_OBSERVED, RuleChange
 from ampbench.show.comparison import explanation_lines
 from ampbench.store import gathered
@@ -153,17 +152,6 @@ def test_runs_that_only_explain_have_explanations_and_no_findings():
     assert found.explained[BF16.case_id][:2] == (Traces.CHANGED, ["rms_norm: bf16 → fp32 in norm"])
     assert not found.apart
     assert list(narrowed(found, FP32.case_id.__eq__).explained) == [FP32.case_id]
-
-
-def test_a_case_that_could_not_be_traced_says_why():
-    failure = Failure(case_id=FP32.case_id, stage="casts", cause="exception", message="no such op")
-    skip = Skip(case_id=BF16.case_id, reason="no loss given")
-    after = explaining(failure, skip)
-    found = compare(explaining(traced(FP32), traced(BF16)), after)
-    assert {case_id: case[:2] for case_id, case in found.explained.items()} == {
-        FP32.case_id: (Traces.NOT_TRACED, ["not traced in the candidate: no such op"]),
-        BF16.case_id: (Traces.NOT_TRACED, ["not traced in the candidate: no loss given"]),
-    }
 
 
 def test_what_is_observed_comes_before_what_is_only_registered():

@@ -95,13 +95,10 @@ def test_a_speedup_is_against_the_same_case_in_fp32_and_in_tf32(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"workload": "other"},
         {"parameters": {"depth": 5, "width": 512}},
         {"device": "cuda"},
-        {"phase": "training"},
         {"path": "compiled"},
         {"batch_size": None},
-        {"memory_format": "channels_last"},
         {"sdpa": "math"},
         {"recipe": "adamw-lm"},
     ],
@@ -302,14 +299,6 @@ def test_a_cut_run_is_loaded_with_a_warning(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(UserWarning, match="ends in a cut line"):
         assert ampbench.load(path)["rounds"].tolist() == [1]
-
-
-def test_a_run_without_cases_is_an_empty_frame_with_all_columns(tmp_path):
-    path = write_run(tmp_path, [])
-    frame = ampbench.load(path)
-    assert len(frame) == 0
-    assert list(frame.columns) == [*COLUMNS, *VERDICT_COLUMNS]
-    assert run_rows(read_run(path)) == []
 
 
 def frame_of(stored: StoredRun) -> pd.DataFrame:

@@ -10,14 +10,12 @@ from ampbench.judge import frame
 from ampbench.judge.notes import statements
 from ampbench.records.case import Case, DeviceDescription
 from ampbench.records.measured import Late, LossAlone, Stop
-from ampbench.records.run import Imported, Selection
+from ampbench.records.run import Imported
 from ampbench.show.wording import lines
 from ampbench.store import StoredRun
 from ampbench.studies.ceilings import Ceiling
 from tests.compared_runs import BF16, FP32, Times, environment, make_run
 from tests.stored_runs import holding, make_case, make_ceiling, make_divergence, make_header, make_memory
-
-OWN = structs.replace(FP32, family="user", workload="net.py:make")
 
 
 def run_of(*cases: Case, **header: Any) -> StoredRun:
@@ -53,12 +51,6 @@ def test_what_no_reader_may_miss_is_a_problem_and_the_rest_is_none() -> None:
     native = structs.replace(emulating, arithmetic={"bfloat16": "native", "float16": "native"})
     codes = [note.code for note in notes(replace(run, header=environment(make_header(), devices=[native])))]
     assert codes == [Note.CONTROL]
-
-
-def test_a_preset_that_sets_nothing_is_said_so() -> None:
-    preset = {"selection": Selection(preset="tiny")}
-    assert held(run_of(OWN, **preset), Note.PRESET) == [(OWN.case_id, {"preset": "tiny"})]
-    assert notes(run_of(FP32, **preset)) == notes(run_of(OWN)) == []
 
 
 def of_work(run: StoredRun, *ceilings: Ceiling, **flops: int) -> StoredRun:
@@ -102,15 +94,6 @@ def test_fp32_that_is_not_fp32_is_said_with_what_made_it_so() -> None:
         FP32.case_id,
         {"dtypes": "bf16", "variables": "ONEDNN_DEFAULT_FPMATH_MODE=BF16"},
     )
-
-
-def test_a_precision_whose_products_are_those_of_fp32_here_says_so_of_its_divergence_alone() -> None:
-    case = structs.replace(FP32, precision="fp32_bf16_products")
-    errors = {each.case_id: make_divergence(each, fp32_products={}) for each in (FP32, case)}
-    run = replace(run_of(FP32, case), divergence=errors)
-    assert held(run, Note.NOT_ROUNDED) == [(case.case_id, {"dtype": "bf16"})]
-    unknown = {case_id: structs.replace(each, fp32_products=None) for case_id, each in errors.items()}
-    assert notes(replace(run, divergence=unknown)) == []
 
 
 def test_autocast_that_casts_nothing_is_named() -> None:

@@ -12,7 +12,7 @@ from ampbench.records.case import DeviceDescription, DeviceState, WorkloadSource
 from ampbench.records.changes import ChangeCode, ChangeStatus
 from ampbench.records.run import DIRTY, Arm, Header, Imported
 from ampbench.show.comparison import reason
-from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
+from tests.compared_runs import FP32, Times, arms, environment, make_run
 from tests.stored_runs import make_case, make_header
 
 PURE = make_case("bf16_pure", input_dtype="bf16")
@@ -32,16 +32,12 @@ def test_versions_of_a_workload_meet():
     [
         ("precision", PURE),
         ("precision", structs.replace(FP32, precision="fp16_autocast", scaler=False)),
-        ("scaler", structs.replace(FP32, scaler=False)),
         ("path", structs.replace(FP32, path="compiled")),
-        ("path", structs.replace(FP32, path="compiled-max-autotune")),
-        ("memory_format", structs.replace(FP32, memory_format="channels_last")),
         ("optimizer", structs.replace(FP32, recipe="finetune")),
         ("sdpa", structs.replace(FP32, sdpa="math")),
         ("batch_size", structs.replace(FP32, batch_size=16)),
         ("linear_chain.batch_size", structs.replace(FP32, batch_size=16)),
         ("width", WIDE),
-        ("linear_chain.width", WIDE),
     ],
 )
 def test_what_an_arm_sets_is_left_out_of_the_comparison(setting, candidate):
@@ -108,34 +104,17 @@ def session(*given):
     [
         ({"commit": A}, {"commit": A}, True),
         ({"commit": A}, {"commit": B}, False),
-        ({"commit": A}, {"commit": A + DIRTY}, False),
         ({"commit": A + DIRTY}, {"commit": A + DIRTY}, False),
-        ({"commit": None}, {"commit": A}, False),
         ({"commit": None}, {"commit": None}, True),
         ({"commit": None, "sources": [HERE]}, {"commit": None, "sources": [HERE]}, False),
-        ({"commit": A, "sources": [HERE]}, {"commit": A, "sources": [HERE]}, True),
         ({"commit": A, "sources": [HERE]}, {"commit": A, "sources": [ELSEWHERE]}, False),
         ({"commit": A + DIRTY, "arm": session("here")}, {"commit": A + DIRTY, "arm": session("depth=5")}, True),
         ({"commit": B, "arm": session("git:main")}, {"commit": A + DIRTY, "arm": session("here")}, False),
         ({"commit": A, "arm": session("git:main")}, {"commit": A, "arm": session("here")}, True),
-        ({"commit": A, "arm": session("git:main")}, {"commit": B, "arm": session("git:topic")}, False),
     ],
 )
 def test_numbers_must_be_equal_where_the_same_code_is_known_to_have_run(baseline, candidate, same):
     assert differences(make_header(**candidate), make_header(**baseline)).same("cpu") is same
-
-
-def test_another_version_of_the_library_that_networks_are_named_of_is_told_and_nobody_elses():
-    own = [WorkloadSource(name="timm:vit", family="timm", module="m", function="f", builtin=False)]
-    packages = ({"timm": version, "transformers": version} for version in ("1.0", "1.1"))
-    both = [environment(make_header(sources=own, commit="abc"), packages=one) for one in packages]
-    found = EnvironmentDifferences(*both, devices=["cpu"], settings={})
-    assert [(one.name, one.baseline, one.candidate, one.matters) for one in found.found] == [
-        ("timm", "1.0", "1.1", False)
-    ]
-    assert not found.same("cpu")
-    none = [structs.replace(one, sources=[]) for one in both]
-    assert EnvironmentDifferences(*none, devices=["cpu"], settings={}).same("cpu")
 
 
 def test_another_accelerator_matters_to_what_runs_on_it_alone():
@@ -187,16 +166,6 @@ def test_two_imported_runs_show_their_numbers_and_get_no_verdict(program):
     assert (found["seconds_median"].baseline, found["seconds_median"].candidate) == (1e-3, 9.0)
     told = f"imported without samples, the baseline from {program} and the candidate from {program}: "
     assert all(reason(one).startswith(told) for one in found.values())
-
-
-def test_cases_with_rounds_are_decided_beside_imported_ones():
-    times = Times((FP32, noisy(1e-3)), (BF16, noisy(1e-3, seed=1)))
-    slower = Times((FP32, noisy(1.5e-3, seed=2)), (BF16, []))
-    candidate = replace(make_run(slower), readings={"seconds_median": {BF16.case_id: 1e-3}})
-    found = {one.case.precision: one for one in compare(make_run(times), candidate).findings if one.kind == "time"}
-    assert found["fp32"].status is not ChangeStatus.INCOMPARABLE
-    assert found["bf16_autocast"].code is ChangeCode.IMPORTED
-    assert reason(found["bf16_autocast"]).startswith("imported without samples, the candidate from ampbench: ")
 
 
 def test_another_limit_of_an_accelerators_power_keeps_its_times_from_being_compared_and_nothing_else() -> None:

@@ -78,16 +78,6 @@ def test_a_layer_out_of_autocast_is_named_with_its_dtypes_in_both_phases():
         assert (computed(one.before), computed(one.after), one.modules) == (("bf16",), ("fp32",), ["1.layer"])
 
 
-def test_casts_are_counted_by_what_is_cast_for_whom():
-    changes = compare_traces(step(linear(), linear()), step(linear(), Upcast(linear())))
-    weights = next(kind for kind in changes.casts if (kind.what, kind.phase) == ("weight", FORWARD))
-    before, after = changes.casts[weights]
-    assert (len(before), len(after), bare_name(weights.function)) == (4, 2, "linear")
-    assert sum(before) - sum(after) == (64 + 8) * 6
-    explicit = next(kind for kind in changes.casts if kind.origin == "explicit" and kind.phase == FORWARD)
-    assert (explicit.what, explicit.from_dtype, explicit.to_dtype) == ("activation", "bf16", "fp32")
-
-
 def made_up(*rows):
     """Return a trace of ops given as (name, function, module, dtype)."""
     ops = [

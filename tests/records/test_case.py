@@ -25,8 +25,6 @@ def test_what_is_usual_or_missing_is_left_out_of_an_id():
         ("device", "cuda"),
         ("phase", "training"),
         ("path", "compiled"),
-        ("path", "compiled-max-autotune"),
-        ("batch_size", 9),
         ("input_dtype", "bf16"),
         ("memory_format", "channels_last"),
         ("sdpa", "flash"),

@@ -1,7 +1,6 @@
 """Material for tests of the report's views: from runs in memory, and from the runs that the repository keeps."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 
 from ampbench.report.material import Material, material_of
-from ampbench.report.page import make_page, render
+from ampbench.report.page import render
 from ampbench.report.views import Part, View, study_parts
 from ampbench.store import StoredRun
 
@@ -43,11 +42,6 @@ def section_of(view: View) -> BeautifulSoup:
     return _parsed(render([view], title="a test"))
 
 
-def page_of(material: Material) -> BeautifulSoup:
-    """Return the whole page, parsed as a browser does; places where a name may break are left out, it is one text."""
-    return _parsed(make_page(material))
-
-
 def part_of(id: str, material: Material) -> Part | None:
     """Return the part of a study on the page of material, by its id."""
     return next((part for part in study_parts(material) if part.id == id), None)
@@ -55,10 +49,3 @@ def part_of(id: str, material: Material) -> Part | None:
 
 def _parsed(document: str) -> BeautifulSoup:
     return BeautifulSoup(document.replace("<wbr>", ""), "html5lib")
-
-
-def rendered_by(make: Callable[[Material], View | None], material: Material) -> BeautifulSoup:
-    """Return the section that a view makes of material."""
-    view = make(material)
-    assert view is not None
-    return section_of(view)

@@ -43,8 +43,8 @@ from ampbench.studies.scope import ScopePass
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
 from tests.report.large_runs import write_zoo_run
 from tests.report.materials import make_material, part_of
-from tests.report.traced_runs import TRAINED, explaining, make_pass, traced_net
-from tests.stored_runs import holding, make_case, make_divergence, make_header
+from tests.report.traced_runs import explaining, make_pass
+from tests.stored_runs import make_case, make_divergence, make_header
 
 
 def blocks(parts: Sequence[Part], title: str = "") -> list[Block]:
@@ -202,16 +202,6 @@ def test_the_page_has_every_caveat_of_the_terminal(kind: str) -> None:
 # Networks
 
 
-def speeding(speeds: dict[str, float], **header: Any) -> StoredRun:
-    """Return a run of a workload for each of `speeds`, which bf16_pure reaches."""
-    pairs = [
-        (make_case(precision, workload=workload), [1e-3 / factor] * 4)
-        for workload, speed in speeds.items()
-        for precision, factor in (("fp32", 1.0), ("bf16_pure", speed))
-    ]
-    return make_run(Times(*pairs), header=make_header(**header))
-
-
 def network_blocks(material: Material, title: str = "") -> list[Block]:
     view = networks(material)
     assert view is not None
@@ -224,18 +214,6 @@ def test_every_network_has_a_row_in_its_phase_and_long_tables_are_folded(tmp_pat
     names = [row[0] for block in tables for row in block.rows if row[0].startswith("timm:")]
     assert len(names) == len({(row["workload"], row["phase"]) for row in zoo.rows if row["outcome"] == "ok"})
     assert all(len(block.rows) <= AT_ONCE for block in tables if not block.folded)
-
-
-def test_a_network_and_a_precision_have_their_numbers() -> None:
-    material = make_material(speeding({"one": 1.0, "two": 2.0, "four": 4.0}))
-    (block,) = network_blocks(material, "take bf16_pure for 2 of 3")
-    assert [row[:3] for row in block.rows] == [
-        ["four", "bf16_pure", "4.00x (4.00–4.00)"],
-        ["two", "bf16_pure", "2.00x (2.00–2.00)"],
-        ["one", "fp32", "1.00x"],
-    ]
-    (block,) = network_blocks(material, "what each precision brought")
-    assert block.rows[0][:4] == ["bf16_pure", "2", "3 of 3", "2.00x (0.36–11.19)"]
 
 
 # Cases
@@ -338,18 +316,6 @@ def test_a_case_without_a_result_has_its_reason() -> None:
     (part,) = explanation(only(run)).parts
     assert next(row for block in part.blocks for row in block.rows)[1] == "OutOfMemoryError: <b>"
     assert result(only(run)).heading == "Nothing was measured: 1 failed"
-
-
-def test_why_a_case_changed_stands_with_its_verdict() -> None:
-    fewer = structs.replace(traced_net(), casts=[cast for cast in traced_net().casts if cast.what != "weight"])
-    old = make_run(Times((TRAINED, noisy(1e-3))), header=make_header(run="old"))
-    new = make_run(Times((TRAINED, noisy(2e-3, seed=1))), header=make_header(run="new"))
-    material = make_material(holding(new, make_pass(trace=fewer)), baseline=holding(old, make_pass()))
-    (why,) = material.comparisons[0].explained.values()
-    assert why.lines
-    shown = [block.title for part in result(material).parts for block in part.blocks]
-    shown += [cell for part in result(material).parts for block in part.blocks for row in block.rows for cell in row]
-    assert all(any(line in text for text in shown) for line in why.lines)
 
 
 @pytest.mark.slow

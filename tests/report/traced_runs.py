@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from ampbench import trace_casts
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, CastTrace
-from ampbench.records.rules import FAKE
 from ampbench.store import StoredRun, gathered
-from tests.rule_probes import observation, probe
 from tests.stored_runs import make_case, make_header
 
 TRAINED = make_case("bf16_autocast", phase="training")
@@ -37,11 +34,3 @@ def explaining(*passes: CastPass, cases: tuple[Case, ...] = (TRAINED,), **header
     """Return a run that holds `passes` of `cases` and measured nothing."""
     fields = {"run": "why", "explains": "casts"} | header
     return gathered(Path("runs/why.jsonl"), make_header(**fields), [*cases, *passes])
-
-
-def probed(observed: str = "float32", version: str = "2.15.0", run: str = "rules") -> StoredRun:
-    """Return a run that probed the rules of xpu: the document lists rms_norm as lower precision."""
-    one = observation("aten::rms_norm", observed=observed, documented={"xpu_reference": "lower_precision"}, how=FAKE)
-    header = make_header(run=run, explains="rules")
-    environment = replace(header.environment, torch_version=version)
-    return gathered(Path("runs/rules.jsonl"), replace(header, environment=environment), [probe(one)])

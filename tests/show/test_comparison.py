@@ -28,7 +28,7 @@ from ampbench.show.comparison import (
 from ampbench.show.document import csv_text, json_document, markdown
 from ampbench.show.terminal import document_lines
 from tests.compared_runs import BF16, FP32, Times, arms, environment, make_run, noisy
-from tests.stored_runs import make_case, make_header
+from tests.stored_runs import make_case
 
 FIELDS = [column.key for column in finding_columns({})]
 FRESH = noisy(1e-3, 8, seed=5), noisy(1.08e-3, 8, seed=6)
@@ -107,17 +107,6 @@ def blocks(comparison):
 
 def lines(comparison):
     return [block.title for block in comparison_section(comparison).blocks if not block.headers]
-
-
-def test_differences_that_keep_times_from_being_compared_say_so_and_alike_findings_are_one_line():
-    cases = [make_case(parameters={"width": width}) for width in range(6)]
-    times = Times(*((case, noisy(1e-3)) for case in cases))
-    comparison = compare(make_run(times), make_run(times, header=environment(make_header(), threads=1)))
-    assert "number of threads 2 → 1 (times are not comparable)" in printed(comparison)
-    (line,) = lines(comparison)
-    assert line.startswith("6 incomparable (time), ")
-    assert line.endswith(" and 5 more: measured differently: number of threads 2 → 1")
-    assert printed(comparison).endswith("no change is certain: 6 incomparable, 18 unchanged")
 
 
 def test_the_first_changes_are_shown_all_are_counted_and_outcomes_are_lines():

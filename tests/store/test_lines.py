@@ -18,7 +18,7 @@ from ampbench.errors import StoreError
 from ampbench.records.kinds import KINDS, LINES, named
 from ampbench.records.measured import Failure, Fitness
 from ampbench.records.ranges import LowRun, ModuleError, OriginPass
-from ampbench.records.run import CORE, Footer
+from ampbench.records.run import CORE
 from ampbench.store import RunWriter, read_header, read_run, run_file
 from ampbench.store.run_file import LineError, no_garbage_collection
 from ampbench.studies.scope import FORWARD, ScopePass, ScopeRun
@@ -94,17 +94,11 @@ def test_every_record_reads_back_as_it_was_written(record):
     "line",
     [
         b"",
-        b"\n",
         b"{}",
-        b"[]",
-        b"null",
         b'{"rounds":{}}',
-        b'{"round":null}',
         b'{"round":{}}',
         b'{"footer":{"ended":"complete","finished_at":"2026-01-31"},"skip":null}',
-        b'{"footer":{"ended":"complete","finished_at":"2026-01-31","finished":""}}',
         b'{"footer":{"ended":1,"finished_at":"2026-01-31"}}',
-        b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}} {}',
         b'{"footer":{"ended":"compl\xff\xfete","finished_at":"2026-01-31"}}',
         b'{"footer":{"ended":"complete"}}',
     ],
@@ -181,24 +175,15 @@ def records_within(records: Iterable[type]) -> set[type]:
     ("record", "said"),
     [
         (make_round(CASE, 0.0), "`float` >= 1e-09"),
-        (make_round(CASE, -1e-3), "`float` >= 1e-09"),
         (make_round(CASE, 5e-324), "`float` >= 1e-09"),
-        (make_round(CASE, 1e308), "`float` <= 1000000.0"),
         (make_round(CASE, steps_per_sample=[0]), "`int` >= 1"),
-        (make_round(CASE, items_per_step=-8.0), "`float` >= 0.0"),
         (make_round(CASE, number=2_000_000_000), "`int` <= 100000"),
-        (replace(make_round(CASE), seconds=-1.0), "`float` >= 0.0"),
-        (make_round(CASE, fitness=Fitness(steal_share=1.5)), "`float` <= 1"),
         (make_round(CASE, fitness=Fitness(other_share=-0.5)), "`float` >= 0.0"),
         (make_divergence(CASE, output_rel_l2=-1.0), "`float` >= 0.0"),
         (make_divergence(CASE, grad_rel_l2=1e308), "`float` <= 1e+150"),
-        (make_divergence(CASE, output_cosine=-1.5), "`float` >= -1"),
-        (make_divergence(CASE, output_nonfinite=-1), "`int` >= 0"),
         (replace(MEMORY, reserved_bytes=-12_900), "`int` >= 0"),
         (replace(MEMORY, source="guess"), "Expected `str` matching"),
         (Failure(case_id=CASE.case_id, stage="round", cause="bad luck", message=""), "Expected `str` matching"),
-        (Failure(case_id=CASE.case_id, stage="lunch", cause="crash", message=""), "Expected `str` matching"),
-        (Footer(ended="fine", finished_at=COMPLETE.finished_at), "Expected `str` matching"),
         (make_case("bf16_pure", phase="lunch"), "Expected `str` matching"),
         (make_case("bf16_pure", path="winding"), "Expected `str` matching"),
         (

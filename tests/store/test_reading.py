@@ -140,14 +140,11 @@ def test_any_lost_stretch_within_a_file_is_refused_unless_it_is_whole_lines(path
     ("number", "old", "new", "problem"),
     [
         (2, b'{"case"', b'{"cose"', "no line is called cose"),
-        (4, b'"peak_bytes":100', b'"peak_bytes":"100"', "Expected `int`, got `str`"),
         (4, b'"peak_bytes":100,', b"", "missing required field `peak_bytes`"),
         (5, b"e-7", b"e-", "damaged"),
         (6, b"[[0.001]]", b"[[null]]", r"\$\.round\.samples\[0\]\[0\]"),
-        (6, b"[[0.001]]", b"[[]]", "Expected `array` of length >= 1"),
         (6, b"[[0.001]]", b"[]", "Expected `array` of length >= 1"),
         (6, b"width=512", b"width=513", "a round of a case that is not listed before it: linear_chain"),
-        (7, b"width=512", b"width=513", "a failure of a case that is not listed"),
         (8, b"\n", b"\n\n", "damaged"),
     ],
 )

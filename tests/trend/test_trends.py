@@ -1,7 +1,6 @@
 """Trends: what makes a series, in which order it stands, where it changes and why."""
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -318,17 +317,6 @@ def test_a_step_in_a_long_series_is_found(folder: Folder) -> None:
     assert change.x.value == f"{30:040x}"
     assert change.last.value == f"{29:040x}"
     assert change.ratio == pytest.approx(1.05, abs=0.01)
-
-
-def test_without_asv_long_series_have_no_change_points_and_a_line_says_how_to_get_them(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noisy_days(folder, 14, 8, 0.2)
-    monkeypatch.setitem(sys.modules, "asv.step_detect", None)
-    trend = folder.trend("commit")
-    assert list(only(trend).changes) == []
-    assert only(trend).rule is Rule.NO_ASV
-    assert 'pip install "ampbench[asv]"' in notes(trend)[0]
 
 
 def read_ids(sources: list[Any], results: Path) -> list[str]:

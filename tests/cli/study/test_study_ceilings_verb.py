@@ -1,20 +1,12 @@
 """`ampbench study ceilings`: what it asks for, prints, stores and refuses, how it ends and goes on."""
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from ampbench.cli.progress import piece_progress
 from ampbench.studies.work import Piece
 from tests.studies.ceiling_records import CEILINGS as FOUND
-
-Run = Callable[..., Any]
-
-
-def study(ampbench: Run, *arguments: object) -> Any:
-    return ampbench("study", "ceilings", "--device", "cpu", *arguments)
 
 
 def test_a_terminal_shows_what_is_measured_and_how_much_is_left(

@@ -1,6 +1,5 @@
 """Stored trainings on stdout: for people, as CSV and as JSON."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,19 +25,6 @@ def path(tmp_path: Path) -> Path:
     cases = [*stored.cases.values(), SKIPPED, FAILED]
     asked = TrainingAsked(steps=STEPS, seeds=3)
     return write_run(tmp_path / "results", cases, *trainings, skip, failure, COMPLETE, explains=TRAINING, asked=asked)
-
-
-def test_json_has_verdicts_and_every_training(path: Path, ampbench: Callable[..., Outcome]):
-    document = json.loads(ampbench("show", path, "--json").out)
-    (statements,) = document["statements"].values()
-    ends = document["tables"]["endings"]
-    verdicts = {row["precision"]: row["verdict"] for row in ends if row["metric"] == "accuracy"}
-    assert (verdicts["bf16_autocast"], verdicts["fp16_pure"], verdicts["fp32"]) == ("unchanged", "regressed", None)
-    assert (statements[0]["code"], statements[0]["facts"]["count"]) == ("training-trains", 2)
-    assert {row["metric"] for row in ends} == {"accuracy", "training loss"}
-    cases = {case["case_id"]: case for case in document["cases"]}
-    assert len(cases[case_of("fp32").case_id]["trainings"]) == 9
-    assert (cases[SKIPPED.case_id]["outcome"], cases[FAILED.case_id]["outcome"]) == ("skipped", "failed")
 
 
 def test_a_run_in_the_same_folder_takes_the_word_of_a_study(path: Path, ampbench: Callable[..., Outcome]):

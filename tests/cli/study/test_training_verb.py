@@ -72,18 +72,3 @@ def test_a_network_that_does_not_run_in_fp32_fails_in_one_line_each(tmp_path: Pa
     failed = [line for line in said.err.splitlines() if line.startswith("failed: ")]
     assert len(failed) == 2
     assert all("mat1 and mat2 shapes cannot be multiplied" in line for line in failed)
-
-
-@pytest.mark.usefixtures("in_process")
-def test_settings_of_gradscaler_stand_side_by_side(tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    arguments = ["--setting", "no scaling", "--setting", "init_scale=1024 growth_interval=2", "--steps", "4"]
-    said = ampbench("study", "training", "model.py:make", *arguments, "--seeds", "1", "--json")
-    assert said.code == 0
-    tables = json.loads(said.out)["tables"]
-    rows = {row["precision"]: row for row in tables["gradients"]}
-    names = ["fp32", "control", "fp64", "no scaling", "init_scale=1024 growth_interval=2"]
-    assert [row["precision"] for row in tables["endings"]] == names * 2
-    assert rows["no scaling"]["last_scale"] is None
-    assert rows["init_scale=1024 growth_interval=2"]["last_scale"] == 4096
-    assert rows["no scaling"]["flushed_share"] is not None
