@@ -35,7 +35,7 @@ class CastLog(TorchDispatchMode):
 class Recurrent(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.rnn = torch.nn.LSTM(8, 8)
+        self.rnn = torch.nn.GRU(8, 8)
         self.fc = torch.nn.Linear(8, 2)
 
     def forward(self, batch: torch.Tensor) -> Any:

@@ -301,7 +301,7 @@ def kinds(found):
     return [(row["kind"], row["module"], row["casts"]) for row in found]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "encoder", "lstm"])
+@pytest.mark.parametrize("name", ["resnet18", "encoder", "gru"])
 def test_a_traced_network_folds_its_weights_and_computes_in_eager_mode_s_dtypes(name):
     model, batch = network(name)
     model.eval()
@@ -309,8 +309,8 @@ def test_a_traced_network_folds_its_weights_and_computes_in_eager_mode_s_dtypes(
         inference(model, batch)
     graph = traced_graph(model, (batch,), {}, autocast)
     assert compare_graph(ledger.trace, graph) == []
-    # Convolutions and the head; an encoder layer and an LSTM are one op each, which casts its weights when it runs.
-    folded = {"resnet18": 22, "encoder": 0, "lstm": 2}
+    # Convolutions and the head; an encoder layer and a GRU are one op each, which casts its weights when it runs.
+    folded = {"resnet18": 22, "encoder": 0, "gru": 2}
     assert sum(cast.fate == FOLDED for cast in graph.casts) == folded[name]
 
 
