@@ -7,7 +7,6 @@ import torch
 
 from ampbench.records.case import Case
 from ampbench.worker.machine import Cpu
-from ampbench.worker.memory import measure_memory
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
 
@@ -72,14 +71,3 @@ def test_a_sparse_gradient_stays_sparse_in_the_masters(case: MakeCase) -> None:
     moved = workload.module.weight.detach().clone()
     moved[[1, 3]] -= 0.01
     assert torch.equal(step.stored()["weight"], moved)
-
-
-def test_memory_counts_masters_their_gradients_and_state(case: MakeCase, classifier: Workload) -> None:
-    numbers = sum(parameter.numel() for parameter in classifier.module.parameters())
-    found = measure_memory(classifier, case("bf16_master", "training"), Cpu())
-    pure = measure_memory(classifier, case("bf16_pure", "training"), Cpu())
-    assert found.parameter_bytes == (2 + 4) * numbers
-    assert found.gradient_bytes == 4 * numbers
-    assert found.optimizer_bytes == 4 * numbers
-    assert (pure.parameter_bytes, pure.gradient_bytes) == (2 * numbers, 2 * numbers)
-    assert found.peak_bytes > pure.peak_bytes
