@@ -11,11 +11,12 @@ import torch
 from msgspec import structs
 from torch import nn
 
+from ampbench.records.kinds import KEEP_FP32
 from ampbench.result import Findings
+from ampbench.store import gathered
 from ampbench.studies.keep_fp32 import code
-from tests.report.ranged_runs import keeping_run
-from tests.report.ranged_runs import searched as on_page
-from tests.studies.keep_searches import CASE, searched, space_of
+from tests.stored_runs import make_header
+from tests.studies.keep_searches import CASE, SPACE, TRIALS, ended, searched, space_of
 
 KEPT = ["block", "body.1", "head"]
 LEAVES = ("stem", "body.0", "body.1", "block.inner", "block.out", "tail", "head")
@@ -152,7 +153,8 @@ def test_tensorrt_is_told_the_same_nodes(exported: Path, monkeypatch: pytest.Mon
 
 
 def test_a_program_has_the_code_of_each_tool() -> None:
-    found = Findings(keeping_run(on_page()))
+    header = make_header(run="why-keep", explains=KEEP_FP32)
+    found = Findings(gathered(Path("runs/why-keep.jsonl"), header, [CASE, SPACE, *TRIALS, ended("norm")]))
     ((case_id, texts),) = found.code.items()
     assert case_id in found.stored.cases
     assert {*texts} == {"torch", "torchao", "FSDP2", "TensorRT", "onnxruntime"}
