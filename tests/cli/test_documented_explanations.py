@@ -53,8 +53,7 @@ def sections(text: str) -> dict[str, Counter[str]]:
 def test_the_summary_has_the_tables_that_the_page_shows(model: types.ModuleType, ampbench: Run) -> None:
     said = ampbench("explain", "casts", "model.py:head", "--threads", "1")
     now, shown = sections(said.out), sections(SUMMARY)
-    assert list(now)[4:7] == list(shown)[4:7]
-    assert all(now[title] == shown[title] for title in ("Where they come from", "Casts per op"))
+    assert [now.get(title) for title in ("Where they come from", "Casts per op")] == [*shown.values()][-3::2], said.err
     assert said.out.startswith(f"{SUMMARY.splitlines()[0]}\n  3 casts a step, 1.69 MiB, ")
 
 
