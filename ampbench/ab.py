@@ -31,10 +31,11 @@ from pathlib import Path
 
 from msgspec import structs
 
+from ampbench.core.precisions import is_emulated
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import counted, format_duration, parse_value
 from ampbench.drive import session
-from ampbench.drive.planning import PlannedCase, check_selection, make_plan
+from ampbench.drive.planning import NO_TIME, PlannedCase, check_selection, make_plan
 from ampbench.drive.rounds import Turn, kept, passes, request_of, with_processes
 from ampbench.drive.servers import ONLY, OpenChannel, Pool, ServerChannel, ask_environment
 from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError, UsageError
@@ -730,6 +731,8 @@ def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[Pla
     settings = {**baseline.request.settings, **candidate.request.settings}
     paired = pair_cases([p.case for p in baseline.plan], [p.case for p in candidate.plan], settings)
     every = {first.case_id: (ours[first.case_id], theirs[second.case_id]) for first, second in paired}
+    if emulated := next(filter(is_emulated, (first.precision for first, _ in paired)), ""):
+        raise UsageError(NO_TIME.format(emulated))
     pairs = {case_id: (first, second) for case_id, (first, second) in every.items() if not (first.skip or second.skip)}
     if not pairs:
         reasons = dict.fromkeys(planned.skip for pair in every.values() for planned in pair if planned.skip)

@@ -37,7 +37,9 @@ from ampbench.workloads.index import WORKLOADS, class_name
 
 DEVICE = os.environ.get("AMPBENCH_DEVICE", "")
 NAMES = [
-    row.name for row in PRECISIONS.values() if may_have_accelerator() or ("cpu" in row.default_on and not row.tf32)
+    row.name
+    for row in PRECISIONS.values()
+    if ("cpu" in row.default_on and not row.tf32) or (may_have_accelerator() and not row.emulated)
 ]
 """The default precisions; some are only measured on accelerators."""
 DIGITS = 4

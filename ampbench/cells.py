@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ampbench.core.precisions import PRECISIONS
-from ampbench.drive.planning import PlannedCase, make_plan
+from ampbench.core.precisions import PRECISIONS, is_emulated
+from ampbench.drive.planning import NO_TIME, PlannedCase, make_plan
 from ampbench.drive.rounds import Turn, request_of
 from ampbench.errors import AmpbenchError, UsageError
 from ampbench.records.case import Case
@@ -88,7 +88,7 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
     """
     case = planned.case
     device = open_device(case.device) if not planned.skip else None
-    reason = planned.skip or cannot_run(case)
+    reason = planned.skip or cannot_run(case) or (is_emulated(case.precision) and NO_TIME.format(case.precision))
     if reason or device is None:
         raise UsageError(f"{case.case_id} cannot run here: {reason}")
     keep_freed_memory()

@@ -170,9 +170,17 @@ def split_names(values: list[str] | None) -> list[str] | None:
     return names if values is not None else None
 
 
+def split_precisions(values: list[str] | None) -> list[str] | None:
+    """Return names split at commas; a text with "=", such as "params=bf16,master=fp32", is one precision."""
+    if values is None:
+        return None
+    return [name for value in values for name in ([value] if "=" in value else split_names([value]) or [])]
+
+
 def many_names(flag: str, help: str) -> Option:
     """Return the option for a list of names, repeated or separated by commas."""
-    return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=split_names)
+    read = split_precisions if flag == "--precision" else split_names
+    return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=read)
 
 
 Label = Annotated[str, Option(metavar="TEXT", help="A name for the run in lists and reports.")]

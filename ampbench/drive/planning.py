@@ -46,8 +46,9 @@ from ampbench.workloads.index import source as builtin_source
 
 GIVEN: dict[str, WorkloadSource] = {}
 """Workloads that only this process has, by name, from `ampbench.live.given`."""
+NO_TIME = "{} is emulated: it has errors, and no time"
 EVERY = "all"
-"""The name for every precision, including those that the device emulates."""
+"""The name for every precision that has times, including those that the device emulates."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is the same as --path compiled"
 NO_LOSS = "no loss given: a workload that trains returns (module, inputs, loss)"
@@ -195,7 +196,8 @@ def _precisions(selection: Selection, device: str, described: DeviceDescription 
     if not selection.precisions:
         asked = [row for row in PRECISIONS.values() if device in row.default_on]
     else:
-        names = PRECISIONS if EVERY in selection.precisions else selection.precisions
+        every = [name for name, row in PRECISIONS.items() if not row.emulated]
+        names = every if EVERY in selection.precisions else selection.precisions
         asked = [find_precision(name, device) for name in names]
     if described is not None and described.available and not described.tf32:
         asked = [PRECISIONS[BASELINE] if row.name == DEFAULT else row for row in asked]
@@ -510,6 +512,10 @@ def _why_not(
         return "; ".join(filter(None, lacking))
     if case.phase == "inference" and precision.same_ops:
         return f"without an optimizer {precision.name} is {precision.same_ops}"
+    if precision.emulated and case.path != "eager":
+        return f"{precision.name} is emulated, in eager mode alone"
+    if case.phase == "training" and precision.compute.startswith("int8"):
+        return f"{precision.name} is for inference: its weights are integers"
     if case.phase == "training" and not variant.built.has_loss:
         if case.family in LIBRARIES:
             return FEATURES_ALONE

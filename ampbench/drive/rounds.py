@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
+from ampbench.core.precisions import PRECISIONS
 from ampbench.core.units import counted
 from ampbench.drive.planning import PlannedCase
 from ampbench.drive.servers import Ahead, Channel, OpenChannel, Pool
@@ -65,10 +66,15 @@ class Turn:
 
 
 def control_case(plan: Iterable[PlannedCase]) -> PlannedCase | None:
-    """Return the cell that is measured twice: the first runnable in fp32 inference, else the first runnable."""
-    runnable = [planned for planned in plan if not planned.skip]
+    """Return the cell that is measured twice: the first timed one in fp32 inference, else the first timed one."""
+    runnable = timed(plan)
     preferred = [p for p in runnable if p.case.precision == "fp32" and p.case.phase == "inference"]
     return next(iter(preferred or runnable), None)
+
+
+def timed(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
+    """Return the runnable cases that are timed: those whose precision is not emulated."""
+    return [planned for planned in plan if not planned.skip and not PRECISIONS[planned.case.precision].emulated]
 
 
 Schedule = list[list[list[Turn]]]
@@ -176,13 +182,13 @@ def passes(cases: Iterable[PlannedCase]) -> list[Turn]:
 
     every = list(cases)
     trained = [planned for planned in every if planned.case.phase == "training" and planned.optimizer]
-    tasks = ((MEMORY, every), (DIVERGENCE, every), (LATE, trained))
+    tasks = ((MEMORY, timed(every)), (DIVERGENCE, every), (LATE, trained))
     return sorted((Turn(task, planned) for task, members in tasks for planned in members), key=place)
 
 
 def _round(cases: Iterable[PlannedCase], control: PlannedCase | None, number: int, draw: random.Random) -> list[Turn]:
     tables: dict[Table, list[Turn]] = {}
-    for planned in cases:
+    for planned in timed(cases):
         table = tables.setdefault(table_of(planned.case), [])
         table.append(Turn(ROUND, planned, number))
         if planned is control:

@@ -17,7 +17,7 @@ from ampbench.core import budget as limits
 from ampbench.core import stats
 from ampbench.core.budget import Budget
 from ampbench.core.metrics import LATE, LATER, reach
-from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES
+from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES, is_emulated
 from ampbench.core.statement import Answer, Crossing, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.judge import frame
 from ampbench.judge.rounds import MeasuredRun, TimedRound, control_ratio, paired_interval, unfit_said
@@ -628,7 +628,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
     today = baselines.get(DEFAULT) or baselines.get(BASELINE)
     others = [verdict for verdict in verdicts if verdict.precision not in TODAYS]
     measured = [verdict for verdict in others if verdict.evidence]
-    right = [verdict for verdict in measured if verdict.status is Status.OK]
+    right = [verdict for verdict in measured if verdict.status is Status.OK and not is_emulated(verdict.precision)]
     failed = {row["precision"] for row in rows if row["outcome"] == "failed"}
 
     def choice(

@@ -191,8 +191,11 @@ class OwnPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     autocast: str | None = None
     rounding: str = "float32"
     fp32_products: str = "ieee"
+    compute: str = ""
     scaler: bool = False
     master: bool = False
+    updates: str = "nearest"
+    keep: tuple[str, ...] = ()
     default_on: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 

@@ -15,7 +15,7 @@ import msgspec
 from ampbench.core import metrics
 from ampbench.core.budget import Budget
 from ampbench.core.metrics import METRICS
-from ampbench.core.precisions import BASELINE
+from ampbench.core.precisions import BASELINE, is_emulated
 from ampbench.core.statement import Note, Refusal, Severity, Statement
 from ampbench.core.stats import round_value
 from ampbench.core.units import counted, format_error, format_quantity, format_seconds, times
@@ -97,6 +97,10 @@ def _speed(row: Row) -> str:
     return ratio(number(row["speedup_vs_fp32"]), *map(number, ends))
 
 
+def _time(row: Row) -> str:
+    return "emulated: no time" if is_emulated(row["precision"]) else written(row, "seconds_median")
+
+
 def metric_column(name: str, head: str = "") -> Column[Row]:
     """Return the column of a metric in its unit, under its label or another `head`."""
     metric = METRICS[name]
@@ -105,7 +109,7 @@ def metric_column(name: str, head: str = "") -> Column[Row]:
 
 COLUMNS: Sequence[Column[Row]] = (
     Column("precision", precision_label, "precision", whole=True),
-    metric_column("seconds_median", "time/step"),
+    replace(metric_column("seconds_median", "time/step"), said=_time),
     Column("speedup_vs_fp32", _speed, "speed", rare=True, whole=True),
     Column("peak_memory_bytes", _memory, "memory", rare=True, whole=True),
     Column("error", deciding_error, "error", "error", _error, rare=True),

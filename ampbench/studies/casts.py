@@ -450,7 +450,11 @@ Examples:
     doing="tracing",
     asked=CastsAsked,
     task=TASK,
-    selects=Selects(paths=GRAPHS, among=[row.name for row in PRECISIONS.values() if not row.same_ops], absent=True),
+    selects=Selects(
+        paths=GRAPHS,
+        among=[name for name, row in PRECISIONS.items() if not (row.same_ops or row.emulated)],
+        absent=True,
+    ),
     request=_request,
     title="Casts",
     remarks=lambda record: [

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 
 from ampbench.core.budget import LEAST_KEPT, Budget
-from ampbench.core.precisions import LOW, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.core.precisions import EXAMINED, PRECISIONS, SHORT_DTYPES, Precision
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import UNDEFINED, format_error
 from ampbench.errors import UsageError
@@ -797,7 +797,7 @@ Examples:
     doing="searching",
     asked=KeepAsked,
     told=searches,
-    selects=Selects(among=LOW),
+    selects=Selects(among=EXAMINED),
     refined=_refined,
     work=lambda session: partial(search_piece, session),
     progress=trial_said,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ampbench.core.precisions import LOW
+from ampbench.core.precisions import EXAMINED
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted, format_share
 from ampbench.records.case import Case
@@ -137,7 +137,7 @@ Examples:
     timeout="1800",
     asked=OriginAsked,
     task=Task(ORIGIN, OriginAsked, OriginPass, "ampbench.studies.headroom_measure:do_origin"),
-    selects=Selects(among=LOW),
+    selects=Selects(among=EXAMINED),
     title="Where errors begin",
     heading=lambda record: counted(record.ablations, "module") + " tried" if record.ablations else "",
     tables=(

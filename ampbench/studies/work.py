@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from ampbench import store
-from ampbench.core.precisions import AUTOCAST, BUILT_IN, Precision, default_autocast, find_precision
+from ampbench.core.precisions import AUTOCAST, Precision, default_autocast, find_precision
 from ampbench.core.units import one_of
 from ampbench.drive.planning import WITHOUT_LOSS, PlannedCase, check_selection, in_one_phase, make_plan
 from ampbench.drive.servers import ONLY, Channel, OpenChannel, Pool, ServerChannel
@@ -268,7 +268,7 @@ def _planned(study: Study[A, Any], selection: Selection, settings: Settings, fir
             or planned.case.precision == default_autocast(device.autocast_dtype)
         ]
     for row in () if selects.own_precisions else map(find_precision, selection.precisions):
-        if row.name not in BUILT_IN:
+        if row.own:
             raise UsageError(
                 f"{row.name} is your own precision: measure it with `ampbench run`; this verb takes ampbench's own"
             )
@@ -400,7 +400,7 @@ def require_among(selection: Selection, allowed: Sequence[str], verb: str) -> No
     for row in built_in_rows(selection):
         if row.same_ops in allowed:
             raise UsageError(f"{row.name} runs the ops of {row.same_ops}, with another optimizer step: give that")
-        if row.name not in allowed:
+        if row.kind not in allowed:
             raise UsageError(f"{verb} is not for {row.name}: give {one_of(allowed)}")
 
 
@@ -413,4 +413,4 @@ def built_in_rows(selection: Selection) -> list[Precision]:
     for name in selection.precisions:
         with suppress(UnknownNameError):
             rows.append(find_precision(name))
-    return [row for row in rows if row.name in BUILT_IN]
+    return [row for row in rows if not row.own]

@@ -16,6 +16,7 @@ from ampbench.core.precisions import BASELINE, Precision, find_precision
 from ampbench.errors import UsageError, bounded, text_of
 from ampbench.records.ranges import ModuleError
 from ampbench.trace.dtypes import floating_dtypes
+from ampbench.trace.emulated import emulated_forward, precision_at
 from ampbench.trace.keep_fp32 import is_kept
 from ampbench.trace.modules import ModuleRun, floating_stored, learning, tensors_in, version, watch_runs
 
@@ -121,9 +122,14 @@ def watch_errors(
         raise UsageError(f"{row.name} rounds no module's values: watch the errors of a precision in fp16 or bf16")
     errors = Errors()
     calls = {path: iter(dtypes) for path, dtypes in dtypes_given.items()}
-    with watch_runs(
-        model, lambda run: _compare(run, row, errors.sums, next(calls.get(run.path, iter(())), None)), _remember
-    ):
+    row_at = precision_at(row, model)
+
+    def compare(run: ModuleRun) -> None:
+        dtypes = next(calls.get(run.path, iter(())), None)
+        if (held := row_at(run.path)) is not None:
+            _compare(run, held, errors.sums, dtypes)
+
+    with watch_runs(model, compare, _remember):
         yield errors
 
 
@@ -234,7 +240,7 @@ def _run_again(
         low = getattr(torch, row.autocast) if row.autocast is not None else None
         stack.enter_context(torch.autocast(device, dtype=low, enabled=low is not None, cache_enabled=False))
         args, kwargs = inputs
-        return module.forward(*args, **kwargs)
+        return (emulated_forward(module, row) or module.forward)(*args, **kwargs)
 
 
 def _lowered(leaf: Any, storage: torch.dtype) -> Any:

@@ -32,7 +32,7 @@ class Island:
         self._entered: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> Self:
-        entered = _without_autocast()
+        entered = without_autocast()
         entered.__enter__()
         self._entered.append(entered)
         return self
@@ -140,7 +140,7 @@ def _keep_module(module: torch.nn.Module, cast_back: bool) -> None:
     # past Module.__setattr__, which other tools override
     module.__dict__[_FORWARD] = _Forward(module, cast_back)
     module.__dict__[_APPLY] = functools.partial(_apply_kept, module)  # through which every move goes
-    _leave_fused(module)
+    leave_fused(module)
     _restore(module)
 
 
@@ -166,7 +166,7 @@ def _keep_class(target: type, cast_back: bool) -> type:
         setattr(target, name, _leaving_fused(getattr(target, name)))
     setattr(target, _OWN, before)
     for module in _instances(target):
-        _leave_fused(module)
+        leave_fused(module)
     return target
 
 
@@ -176,12 +176,12 @@ def _leaving_fused(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def make(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        _leave_fused(self)
+        leave_fused(self)
 
     return make
 
 
-def _leave_fused(module: torch.nn.Module) -> None:
+def leave_fused(module: torch.nn.Module) -> None:
     """Make the enclosing module leave its fused path, which calls no inner module: torch does so for a hook."""
     module._forward_hooks[_HOOK] = _nothing
 
@@ -238,10 +238,10 @@ def _apply_kept(
 
 
 @contextmanager
-def _without_autocast(devices: tuple[str, ...] = AUTOCAST_DEVICES) -> Iterator[None]:
+def without_autocast(devices: tuple[str, ...] = AUTOCAST_DEVICES) -> Iterator[None]:
     """Switch autocast off on every device type; one within the other, which torch.compile follows."""
     if devices:
-        with torch.autocast(devices[0], enabled=False), _without_autocast(devices[1:]):
+        with torch.autocast(devices[0], enabled=False), without_autocast(devices[1:]):
             yield
     else:
         yield
@@ -250,7 +250,7 @@ def _without_autocast(devices: tuple[str, ...] = AUTOCAST_DEVICES) -> Iterator[N
 def _run(function: Callable[..., Any], cast_back: bool, moved_to: torch.dtype | None, args: Any, kwargs: Any) -> Any:
     """Call `function` with autocast off and half inputs in fp32; `moved_to` is the half the model was moved to."""
     back = _dtype_around((args, kwargs), moved_to) if cast_back else None
-    with _without_autocast():
+    with without_autocast():
         leaves, spec = pytree.tree_flatten((args, kwargs))
         raised: list[Any] = []
         for place, leaf in enumerate(leaves):  # one that comes twice stays one, as attention to itself asks

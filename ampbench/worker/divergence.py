@@ -165,7 +165,8 @@ def run_step(
             numbers.recipe = misses(recipe_of(step.optimizer, step.module), step.optimizer, step.stored())
         if native:
             stored = {name: weight.dtype for name, weight in step.stored().items()}
-            numbers.native = Gradients(first=gradients, stored=stored, make=step.network.make_optimizer)
+            draws = (precision or PRECISIONS[case.precision]).updates == "stochastic"
+            numbers.native = Gradients(first=gradients, stored=stored, make=step.network.make_optimizer, draws=draws)
         if update:
             _note_decisions(numbers, loss)
             if numbers.native is not None and precision is FP64:

@@ -28,6 +28,7 @@ from ampbench.errors import UnknownNameError, UsageError, WorkloadError, first_l
 from ampbench.records.case import COMPILE_MODES, Case, compile_mode
 from ampbench.records.measured import OptimizerGroup, Recipe
 from ampbench.trace.dtypes import HALVES, autocast_of, short_dtype
+from ampbench.trace.emulated import emulate, kept_by
 from ampbench.worker.data import (
     Data,
     Place,
@@ -620,7 +621,7 @@ def build_network(
     input_dtype = _LONG_DTYPES[case.input_dtype] if precision is None else storage
     copies: dict[int, Any] = {}
     module = copy.deepcopy(workload.module, copies)
-    kept = () if row is FP64 else kept
+    kept = () if row is FP64 else [*kept, *kept_by(row, module, dtype="fp32")]
     if kept:
         # a user takes a whole network's output in fp32; a loss may not, with targets in half
         _keep_named(module, kept, cast_back=storage is not torch.float32 and (training or "" not in kept))
@@ -632,8 +633,11 @@ def build_network(
         _refuse_moved(module, kept, storage)
     if channels_last:
         module = module.to(memory_format=torch.channels_last)
+    if row.compute:
+        emulate(module, row, kept)
     recipe = find_recipe(case.recipe)
     make_optimizer = optimizer_of(recipe, workload.optimizer or default_optimizer)
+    make_optimizer = _rounding(make_optimizer, row)
     module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
     place = partial(placed, where={"device": device.type}, channels_last=channels_last)
     place_inputs = _place_inputs(workload, place, input_dtype, row)
@@ -718,6 +722,14 @@ def _refuse_stuck(module: torch.nn.Module, storage: torch.dtype) -> None:
     for name, tensor in named_tensors(module):
         if is_wrapper(tensor) and tensor.is_floating_point() and tensor.dtype is not storage:
             raise WorkloadError(f"{name} is {type(tensor).__name__}, which stays in {short_dtype(tensor.dtype)}")
+
+
+def _rounding(make_optimizer: MakeOptimizer, row: Precision) -> MakeOptimizer:
+    """Return a function that makes an optimizer that writes weights as `Precision.updates` says."""
+    from ampbench.worker import low_updates  # imports this module
+
+    kinds = {"stochastic": low_updates.stochastic, "kahan": low_updates.kahan}
+    return kinds[row.updates](make_optimizer) if row.updates in kinds else make_optimizer
 
 
 def _prepared(

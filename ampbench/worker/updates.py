@@ -47,7 +47,8 @@ class Gradients:
     """The gradients of a step at the workload's own weights, as the optimizer gets them, and the `stored` dtypes.
 
     `noise` holds the squared norm and the noise of a batch's fp64 gradient by parameter; it is empty for the reason
-    `no_noise`. `make` made the optimizer. With `skipped`, GradScaler skipped the step.
+    `no_noise`. `make` made the optimizer, which `draws` random numbers of its own. With `skipped`, GradScaler skipped
+    the step.
     """
 
     first: Tensors
@@ -55,6 +56,7 @@ class Gradients:
     no_noise: str = ""
     stored: Mapping[str, torch.dtype]
     make: Make = default_optimizer
+    draws: bool = False
     skipped: bool = False
 
 
@@ -215,7 +217,7 @@ def _measured(intended: Intended, gradients: Gradients, device: Device, keep: De
         draws[0] |= sums_of(_moved(taken, weights, keep), moves, intended.sizes)
         for name, state in taken.state.items():
             kept_in |= {(name, key): value.dtype for key, value in state.items() if isinstance(value, torch.Tensor)}
-        if random_states(device) != before:
+        if gradients.draws or random_states(device) != before:
             draws += [sums_of(_moved(step(), weights, keep), moves, intended.sizes) for _ in range(DRAWS - 1)]
         del moves, weights, step, taken
     if nonfinite:

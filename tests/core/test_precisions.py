@@ -3,7 +3,7 @@ import torch
 
 import ampbench
 from ampbench.core import precisions as precisions_module
-from ampbench.core.precisions import LOW, PRECISIONS, SHORT_DTYPES, find_precision, ordered
+from ampbench.core.precisions import EXAMINED, LOW, PRECISIONS, SHORT_DTYPES, find_precision, ordered
 from ampbench.errors import UnknownNameError, UsageError
 
 
@@ -37,13 +37,15 @@ def test_what_is_no_measured_precision_is_refused_with_those_that_are(name):
         find_precision(name)
 
 
-def test_master_weights_are_fp32_weights_of_a_network_that_runs_the_ops_of_another_precision():
-    masters = [row for row in PRECISIONS.values() if row.master]
-    assert {row.name: row.same_ops for row in masters} == {"fp16_master": "fp16_pure", "bf16_master": "bf16_pure"}
-    for row in masters:
+def test_another_step_of_the_optimizer_leaves_the_ops_of_another_precision():
+    others = {name: row.same_ops for name, row in PRECISIONS.items() if row.same_ops}
+    masters = {"fp16_master": "fp16_pure", "bf16_master": "bf16_pure"}
+    assert others == masters | {"bf16_stochastic": "bf16_pure", "bf16_kahan": "bf16_pure"}
+    for row in map(PRECISIONS.get, others):
         alike = PRECISIONS[row.same_ops]
         assert (row.storage, row.autocast, row.rounding) == (alike.storage, alike.autocast, alike.rounding)
-        assert row.name not in LOW
+        assert row.name not in EXAMINED
+    assert [name for name in EXAMINED if name not in LOW] == [row.name for row in PRECISIONS.values() if row.compute]
 
 
 @pytest.fixture
@@ -70,14 +72,14 @@ def test_what_no_precision_can_be_is_said_in_a_line(given, said):
 
 
 def test_a_precision_of_ones_own_is_found_by_its_name_and_comes_last(known):
-    known.meet(ampbench.Precision(name="int8_weights", aliases=("w8", "My-Own")))
-    assert known.find_precision("INT8-weights").name == known.find_precision("w8").name == "int8_weights"
-    assert known.find_precision("My-Own").name == known.find_precision("my_own").name == "int8_weights"
-    assert ordered(["int8_weights", "bf16_pure"]) == ["bf16_pure", "int8_weights"]
-    with pytest.raises(UnknownNameError, match="did you mean int8_weights"):
-        known.find_precision("int8_weight")
-    known.meet(ampbench.Precision(name="int8_weights", summary="anew"))
-    assert known.find_precision("int8_weights").summary == "anew"
+    known.meet(ampbench.Precision(name="int9_weights", aliases=("w8", "My-Own")))
+    assert known.find_precision("INT9-weights").name == known.find_precision("w8").name == "int9_weights"
+    assert known.find_precision("My-Own").name == known.find_precision("my_own").name == "int9_weights"
+    assert ordered(["int9_weights", "bf16_pure"]) == ["bf16_pure", "int9_weights"]
+    with pytest.raises(UnknownNameError, match="did you mean int9_weights"):
+        known.find_precision("int9_weight")
+    known.meet(ampbench.Precision(name="int9_weights", summary="anew"))
+    assert known.find_precision("int9_weights").summary == "anew"
 
 
 @pytest.mark.parametrize("name", ["bf16_pure", "amp", "float32", "default"])

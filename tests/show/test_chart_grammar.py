@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from ampbench.core.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS as EVERY
 from ampbench.report import page
 from ampbench.report.page import LONGEST, breakable, fit, fitted
 from ampbench.show.charts import (
@@ -19,6 +19,8 @@ from ampbench.show.charts import (
     looks_encoded,
 )
 
+PRECISIONS = [name for name, row in EVERY.items() if not row.emulated]
+"""Those with a look of their own; others take the next of some."""
 CSS = (Path(page.__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
 
 
