@@ -288,7 +288,8 @@ def _meet_own(selection: Selection, sources: list[WorkloadSource], describe: Des
             if met.setdefault(precision.name, precision) != precision:
                 raise UsageError(f"two precisions are called {precision.name}: rename one")
             known = {column.name: getattr(precision, column.name) for column in fields(precision)}
-            precisions.meet(Precision(**known))
+            if (row := Precision(**known)) != PRECISIONS.get(row.name):  # else known in this process, with its code
+                precisions.meet(row)
 
 
 def _of_cases(selection: Selection) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ampbench.core.precisions import PRECISIONS
+from ampbench.core.precisions import PRECISIONS, Precision
+from ampbench.drive import planning
 from ampbench.drive.planning import (
     NO_GRAPHS,
     NO_LOSS,
@@ -337,6 +338,15 @@ def test_a_precision_of_a_users_file_is_planned_by_its_name_and_where_none_is_na
         assert len(found) == 1 or not named
     with pytest.raises(UnknownNameError, match="unknown precision 'bf16_min': did you mean bf16_mine"):
         make_plan(replace(selection, precisions=["bf16_min"]), environment(), offering(mine))
+
+
+@pytest.mark.usefixtures("own_precisions")
+def test_a_precision_that_this_process_has_met_keeps_its_code() -> None:
+    row = Precision(name="bf16_mine", storage="bfloat16", default_on=(), prepare=print)
+    planning.precisions.meet(row)
+    selection = Selection(workloads=["net:make"], phases=["inference"], precisions=["bf16_mine"])
+    make_plan(selection, environment(), offering(OwnPrecision.of(row)))
+    assert planning.precisions.PRECISIONS["bf16_mine"].prepare is print
 
 
 def describe_networks(
