@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from ampbench.core.precisions import BASELINE, FORMATS, LOW, SHORT_DTYPES, Format, find_format, find_precision
+from ampbench.core.precisions import (
+    BASELINE,
+    COMPUTES,
+    EXAMINED,
+    FORMATS,
+    LOW,
+    SHORT_DTYPES,
+    Format,
+    Precision,
+    find_format,
+    find_precision,
+)
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import counted
 from ampbench.records.case import Case
@@ -717,25 +728,36 @@ def remarks(record: RangePass) -> list[str]:
 
 
 def _request(session: Session[RangesAsked], planned: "PlannedCase") -> RangesAsked:
-    """Return a request for a case's fp32 steps, then for a step in each low precision selected, by default all.
+    """Return a request for a case's fp32 steps, then for a step in each low precision selected, by default all halves.
 
+    Of emulated ones, only blocks are counted.
     Its notes name precisions that the device cannot run, and the reason why a case is not trained.
     """
     from ampbench.drive.planning import FEATURES_ALONE, NOT_TRAINED, lack
 
     prepared, case = session.prepared, planned.case
-    able, notes = [], []
+    able, scaled, notes = list[str](), list[Precision](), list[str]()
     if not prepared.selection.phases and case.phase != "training":
         why = FEATURES_ALONE if case.family in LIBRARIES else NOT_TRAINED
         notes.append(f"watched in inference, so without gradients and updates: {why}")
     for row in dict.fromkeys(find_precision(name, case.device) for name in prepared.selection.precisions or LOW):
+        if row.emulated:  # only blocks tell more than bf16's own run
+            scaled.append(row)
+            continue
         device = prepared.environment.device(case.device)
         low = structs.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
         if device and (lacking := lack(device, low, row)):
             notes.append(f"{row.name}: skipped: {lacking[0]}")
         else:
             able.append(row.name)
-    return structs.replace(session.asked, precisions=able, notes=notes)
+    return structs.replace(session.asked, precisions=able, formats=_formats_of(scaled), notes=notes)
+
+
+def _formats_of(rows: Iterable[Precision]) -> dict[str, list[str]]:
+    """Return the formats of the factors of products in emulated precisions, by kind of factor."""
+    factors = [COMPUTES[row.compute]._asdict() for row in rows]
+    kinds = {"inputs": INPUT, "weights": WEIGHT, "gradients": GRADIENT}
+    return {kind: sorted({row[name] for row in factors} - {""}) for name, kind in kinds.items() if factors}
 
 
 TASK = Task("ranges", RangesAsked, RangePass, "ampbench.studies.headroom_measure:measure_ranges")
@@ -751,13 +773,13 @@ precision. The run is stored: ampbench show RUN prints it again, with --all all 
 Examples:
   ampbench explain headroom model.py:make
   ampbench explain headroom resnet50 --phase training --steps 4
-  ampbench explain headroom mlp --precision fp16_autocast --all
+  ampbench explain headroom mlp --precision fp16_autocast --precision mxfp8 --all
 """,
     doing="watching",
     asked=RangesAsked,
     key="headroom",
     task=TASK,
-    selects=Selects(precision="Low precisions to try. Default: all.", among=LOW, tried=lambda _: [BASELINE]),
+    selects=Selects(precision="Low precisions to try. Default: all.", among=EXAMINED, tried=lambda _: [BASELINE]),
     request=_request,
     title="Headroom",
     heading=lambda record: counted(record.steps, "step"),
