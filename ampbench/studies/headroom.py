@@ -773,7 +773,7 @@ precision. The run is stored: ampbench show RUN prints it again, with --all all 
 Examples:
   ampbench explain headroom model.py:make
   ampbench explain headroom resnet50 --phase training --steps 4
-  ampbench explain headroom mlp --precision fp16_autocast --precision mxfp8 --all
+  ampbench explain headroom mlp --precision fp16_autocast,mxfp8 --all
 """,
     doing="watching",
     asked=RangesAsked,
