@@ -77,7 +77,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Answer.ONLY: "fp32 failed, and this is the fastest within the error budget",
     Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",
     Answer.NOTHING_LEFT: "fp32 failed, and no other precision is within the error budget",
-    Answer.NOTHING_ELSE: "no other precision was measured",
+    Answer.NOTHING_ELSE: "no other precision has a time",
     Arithmetic.INFINITE: (
         f"{_TRAINED}weights become infinite or NaN where gradients were never over {{border:.2g}}: their squares and "
         f"eps are 0{_GROUPS} ({{eps:g}}, not above 2^-{{power}})"
@@ -259,7 +259,7 @@ BRIEFLY: Mapping[str, str] = {
     Answer.ALONE: "others failed",
     Answer.NO_BASELINE: "fp32 not measured",
     Answer.NOTHING_LEFT: "fp32 failed",
-    Answer.NOTHING_ELSE: "only fp32 measured",
+    Answer.NOTHING_ELSE: "only fp32 timed",
 }
 """Verdicts and answers in about two words, for tables of many networks."""
 
