@@ -96,7 +96,7 @@ _ROWS = (
         summary="Where the error of a precision begins: which module matters most, what each adds, what it inherits.",
     ),
     Kind(
-        NONFINITE, "explain", "the first value that is not finite in",
+        NONFINITE, "explain", "the first NaN or infinity in",
         (Lines("replay", "ampbench.studies.nonfinite:Replay"),),
         summary="Which op makes the first NaN or infinity of a step, from a checkpoint too: its module, and your line.",
     ),

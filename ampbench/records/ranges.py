@@ -15,6 +15,8 @@ from ampbench.records import Count, ErrorSize, Exponent, Magnitude, Steps, one_o
 from ampbench.records.measured import Recipe
 
 ROOT = "the network itself"
+IN_LOSS = "loss"
+"""The phase of an op of the loss function, which autograd's graph alone shows."""
 INPUT, ACTIVATION, GRADIENT, WEIGHT, UPDATE = "input", "activation", "gradient", "weight", "update"
 """Kinds of values: a module's floating inputs; its floating outputs; the gradients of these and of its parameters; its
 own parameters and floating buffers; the change of these by one optimizer step."""
@@ -118,10 +120,12 @@ class FirstNonfinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     frames: list[str] = []
 
     def __str__(self) -> str:
-        where = f"{self.module or ROOT}, {self.phase}, step {self.step + 1:,}"
-        largest = f" from inputs of at most {self.inputs_largest:.3g}" if self.inputs_largest is not None else ""
+        place = "the loss function" if self.phase == IN_LOSS else f"{self.module or ROOT} ({self.phase})"
+        largest = f" (largest input {self.inputs_largest:.3g})" if self.inputs_largest is not None else ""
         gradient = f" as a gradient of {self.parameter}" if self.parameter else ""
-        return f"{self.operation} in {where} makes the first value that is not finite{gradient}{largest}"
+        return (
+            f"{self.operation} in {place} makes the first NaN or infinity{gradient} in step {self.step + 1:,}{largest}"
+        )
 
 
 class SeenGradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -18,7 +18,7 @@ from ampbench.records.measured import Recipe
 from ampbench.records.ranges import ROOT, FirstNonfinite, Magnitudes, format_scale
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
-from ampbench.studies.headroom import MODULE_COLUMNS, Module, by_running_module, fitting, modules_of
+from ampbench.studies.headroom import MODULE_COLUMNS, by_running_module, fitting, modules_of
 from ampbench.studies.study import Study, Table, advise, info
 
 SPARED_SKIPS = 3
@@ -76,9 +76,9 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `arrivals` are of the last look with an update, `magnitudes` of all looks. `still` are parameters in half that no
     look saw moving, although they had gradients, and `idle` those without. Running statistics of modules stop `stalls`
     away from those of batches, relatively. `halves` are the dtypes in half of parameters. `broken` is the first step
-    with a `what` that was not finite, `strange` the first such weights, `first` the op that made the first such value;
-    or the network's outputs were finite, up to `outputs`. `line` began the backward pass. `raised` is what ended the
-    block. `unseen` has a code and a detail for all that was not watched.
+    with a `what` that was not finite (0: before all), `strange` the first such weights, `first` the op that made the
+    first such value; or the network's outputs were finite, up to `outputs`. `line` began the backward pass. `raised` is
+    the error that ended the block. `unseen` has a code and a detail for all that was not watched.
     """
 
     network: str
@@ -174,7 +174,7 @@ def _problems(record: Watched) -> Iterator[Statement]:
     if record.raised:
         yield state(Watching.RAISED, error=record.raised, step=record.steps + 1)
     if record.broken is not None:
-        names = few(record.strange) if record.what == WEIGHTS else None
+        names = few(record.strange) if record.strange and record.what != LOSS else None
         yield state(Watching.BROKEN, what=record.what, step=record.broken, names=names)
     if _falls(record):
         scale = record.looks[-1].scale if record.looks else None
@@ -269,11 +269,6 @@ def arrivals(record: Watched) -> list[Arrival]:
     return sorted(record.arrivals, key=lambda row: row.part * (row.kept - 1))
 
 
-def largest(record: Watched) -> list[Module]:
-    """Return the modules with values, as the study of headroom has them."""
-    return modules_of(record.magnitudes)
-
-
 def _subjects(runs: Iterable[Any], _: object) -> list[Watched]:
     return [record for stored in runs for record in stored.of(Watched).values()]
 
@@ -301,7 +296,10 @@ STUDY: Study[WatchAsked, Watched] = Study(
             "arrivals", ARRIVALS, arrivals, "Updates",
             "of the last look: the share of each parameter's update that arrives in this storage",
         ),
-        Table("", MODULE_COLUMNS, largest, "Largest values", "of each module, over all looks", folded=True),
+        Table(
+            "", MODULE_COLUMNS, lambda record: modules_of(record.magnitudes), "Largest values",
+            "of each module, over all looks", folded=True,
+        ),
     ),
     conclusions=conclusions,
     charts=(

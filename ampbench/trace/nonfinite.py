@@ -2,21 +2,25 @@
 
 import linecache
 import math
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 
 from ampbench.records.casts import Operation
-from ampbench.records.ranges import FirstNonfinite
+from ampbench.records.ranges import IN_LOSS, FirstNonfinite
 from ampbench.trace.dtypes import Kind, op_kind
 from ampbench.trace.ledger import CastLedger, leaves_ahead, op_tensors, program_frames, recording
 from ampbench.trace.modules import hook_calls
 
 FRAMES = 5
 """How many lines of the program's own code are kept."""
+
+MOST_OPS = 1000
+"""How many ops before a loss are looked through."""
 
 _LOGARITHMS = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p", "aten.log_", "aten.special_xlogy"})
 
@@ -29,6 +33,9 @@ _OVERWRITES = frozenset(
 """Ops that write into a tensor without reading it."""
 
 _NAN, _PLUS, _MINUS = "NaN", "+inf", "-inf"
+
+_SHOWN = {"sqrt": _NAN, "rsqrt": _NAN, "reciprocal": _PLUS, "exp": _PLUS, "expm1": _PLUS}
+"""Ops of which autograd keeps only the result, with the kind of value that these make; in fp16 sums overflow to it."""
 
 
 class _State(NamedTuple):
@@ -122,6 +129,54 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
         shapes += [shape[::-1] for shape in shapes]  # a Linear's weight is transposed on the way
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         return next((names[id(leaf)] for leaf in leaves_ahead() if leaf.shape in shapes and id(leaf) in names), "")
+
+
+def first_in_graph(loss: torch.Tensor) -> FirstNonfinite | None:
+    """Return the first op before a loss on the CPU that made NaN or infinity.
+
+    Only autograd's graph is read: ops run again on the inputs it keeps. None where these do not show the op.
+    """
+    nodes: list[Any] = [loss.grad_fn] if loss.grad_fn is not None else []
+    first: FirstNonfinite | None = None
+    order = math.inf
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.random.fork_rng(devices=[]):
+        for node in nodes:
+            name, inputs, results, is_whole = _run_again(node)
+            given, made = _state(inputs), _state(results)
+            makes = made.kinds - given.kinds if inputs else made.kinds & {_SHOWN.get(name)}
+            if makes and node._sequence_nr() < order:
+                order = node._sequence_nr()
+                first = FirstNonfinite(
+                    operation=f"aten.{name}", module="", phase=IN_LOSS, step=0, inputs_largest=given.largest
+                )
+            is_open = given.kinds or not (makes or is_whole) if inputs else made.kinds or not is_whole
+            if is_open and len(nodes) < MOST_OPS:
+                nodes += [before for before, _ in node.next_functions if before is not None and before not in nodes]
+    return first
+
+
+def _run_again(node: Any) -> tuple[str, list[torch.Tensor], list[torch.Tensor], bool]:
+    """Return the name of an op, the inputs and then the results that are known, and whether nothing else matters.
+
+    A first input that autograd does not keep is taken as 1: so a division by zero shows.
+    """
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", node.name().partition("Backward")[0]).lower()
+    with suppress(Exception):  # no such op, or values that were freed or changed since
+        op = getattr(torch.ops.aten, name)
+        taken = {argument.name for kind in op.overloads() for argument in getattr(op, kind)._schema.arguments}
+        kept = {field.removeprefix("_saved_"): getattr(node, field) for field in dir(node) if field[:7] == "_saved_"}
+        given = {
+            field: value - 2**64 if type(value) is int and value >= 2**63 else value  # negative numbers lose their sign
+            for field, value in kept.items()
+            if field in taken and value is not None
+        }
+        inputs = op_tensors(given.values())
+        if inputs:
+            return name, inputs, op_tensors([op(**{"self": torch.ones(()), **given})]), "self" in given
+        results = [value for value in op_tensors(kept.values()) if value.is_floating_point()]
+        is_half = any(value.dtype is torch.float16 for value in results)
+        return "" if is_half else name, [], results, bool(results)
+    return name, [], [], False
 
 
 def _state(tensors: list[torch.Tensor]) -> _State:

@@ -8,9 +8,9 @@ from msgspec import structs
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ampbench.records.ranges import FirstNonfinite
+from ampbench.records.ranges import IN_LOSS, FirstNonfinite
 from ampbench.trace.modules import tensors_in
-from ampbench.trace.nonfinite import _Finder, find_nonfinite
+from ampbench.trace.nonfinite import _Finder, find_nonfinite, first_in_graph
 
 TRIES = 3
 """The most steps that are looked through for a culprit: each takes many times as long."""
@@ -19,13 +19,13 @@ TRIES = 3
 class Culprit:
     """Looks for the `first` op that made a value that is not finite, in a `network` that torch.compile left alone.
 
-    `outputs` is the largest output of a network whose outputs, run again, were finite.
+    `outputs` is the largest output of a network whose outputs, run again, were finite. GradScaler `spares` weights.
     """
 
-    def __init__(self, network: torch.nn.Module):
+    def __init__(self, network: torch.nn.Module, spares: bool):
         self.first: FirstNonfinite | None = None
         self.outputs: float | None = None
-        self._network = network
+        self._network, self._spares = network, spares
         self._call: tuple[Any, ...] = ()
         self._casting = "cpu", False, torch.bfloat16
         self._kind = ""
@@ -45,24 +45,26 @@ class Culprit:
             self._wanted = False
             self._finder = self._stack.enter_context(find_nonfinite(self._network))
 
-    def search(self, step: int) -> None:
-        """Look for the culprit in `step`, from 0: run its inputs again and, where that shows nothing, the next step."""
+    def search(self, step: int, loss: torch.Tensor | None = None, line: str = "") -> None:
+        """Look for the culprit in `step`, from 0: run its inputs again, read its loss's graph, watch the next step.
+
+        `line` began the backward pass. The next step shows an op's own line, but only where weights are spared.
+        """
         self.stop()
         if self.first is not None or self._tries >= TRIES:
             return
         self._tries += 1
         self._step = step
         self._run_again()
-        self._wanted = self.first is None
+        found = first_in_graph(loss) if self.first is None and loss is not None else None
+        self._wanted = self.first is None and (found is None or self._spares)
+        if found is not None:
+            phase = "forward" if self.outputs is None else IN_LOSS
+            self.first = structs.replace(found, phase=phase, step=step, frames=[line])
 
     def forget(self) -> None:
         """Let go of the inputs of a step that is over, so that the next batch can have their memory."""
         self._call = ()
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self.stop()
-        self.forget()
 
     def stop(self) -> None:
         """Stop looking through a step, after its backward pass."""
@@ -74,7 +76,7 @@ class Culprit:
             return  # a mode that the program entered since is still on
         self._stack.close()
         self._finder = None
-        if self.first is None and finder.first is not None:
+        if finder.first is not None:
             self.first = structs.replace(finder.first, step=self._step + 1)
 
     def _run_again(self) -> None:

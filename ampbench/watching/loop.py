@@ -91,7 +91,7 @@ class Watch(Printed):
         self._compiled = any(map(is_compiled, model.modules()))
         self._seen = _Values(torch.nn.Identity() if self._compiled else self._network, self._fails)
         self._updates = Updates()
-        self._culprit = Culprit(self._network)
+        self._culprit = Culprit(self._network, self._scaler is not None)
         self._sinks: list[tuple[Callable[..., Any], bool]] = []
         self._looks: list[Look] = []
         self._arrivals: list[Arrival] = []
@@ -138,7 +138,8 @@ class Watch(Printed):
     def _end(self) -> None:
         self._look.close()
         self._hooks.close()
-        self._culprit.close()
+        self._culprit.stop()
+        self._culprit.forget()
         self._seen.stop()
         self._read()
         self._loss = self._leader = None
@@ -151,16 +152,15 @@ class Watch(Printed):
 
     @_guarded
     def _differentiates(self, loss: torch.Tensor, *_: Any, **__: Any) -> None:
-        if self._looking:
-            self._line = _line()
-        if loss.numel() != 1 or not loss.is_floating_point():
-            return
-        self._loss = loss.detach()
-        if self._waits(self._loss):
-            self._unread.append((self._steps, self._loss))
-        elif not math.isfinite(self._loss):
-            self._line = _line()
-            self._breaks(LOSS, self._steps)
+        is_loss, value, waits = loss.numel() == 1 and loss.is_floating_point(), loss.detach(), self._waits(loss)
+        is_broken = is_loss and not waits and not math.isfinite(value)
+        if self._looking or is_broken:
+            self._line = next(reversed(program_lines()), "")
+        if is_loss:
+            self._loss = value
+            self._unread += [(self._steps, value)] if waits else []
+        if is_broken:
+            self._breaks(LOSS, self._steps, loss)
 
     @staticmethod
     def _waits(tensor: torch.Tensor) -> bool:
@@ -179,15 +179,13 @@ class Watch(Printed):
         found = getattr(optimizer, "found_inf", None)  # a fused step skips by itself
         if found is not None:
             self._found.append(found)
-        if self._looking and (found is None or not bool(found)):
-            self._looks_at_gradients(optimizer)
-
-    @torch.no_grad()
-    def _looks_at_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._looking or (found is not None and bool(found)):
+            return
         names = {id(member): name for name, member in self._network.named_parameters()}
-        self._norms.append(self._updates.before(optimizer, names))
-        for name, gradient in () if self._compiled else self._updates.gradients.items():
-            self._seen.count(name.rpartition(".")[0], GRADIENT, name, gradient)
+        with torch.no_grad():
+            self._norms.append(self._updates.before(optimizer, names))
+            for name, gradient in () if self._compiled else self._updates.gradients.items():
+                self._seen.count(name.rpartition(".")[0], GRADIENT, name, gradient)
 
     @_guarded
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -222,11 +220,9 @@ class Watch(Printed):
         """Return whether an optimizer is watched; the first that is ends the steps."""
         mine = self._mine.get(id(optimizer))
         if mine is None:
-            if self._optimizers:
-                mine = any(optimizer is member for member in self._optimizers)
-            else:
-                ours = {id(member) for member in self._network.parameters()}
-                mine = any(id(member) in ours for group in optimizer.param_groups for member in group["params"])
+            ours = {id(member) for member in self._network.parameters()}
+            moves = any(id(member) in ours for group in optimizer.param_groups for member in group["params"])
+            mine = any(optimizer is member for member in self._optimizers) if self._optimizers else moves
             self._mine[id(optimizer)] = mine
         if mine and self._leader is None:
             self._leader = optimizer
@@ -251,19 +247,14 @@ class Watch(Printed):
         self._mine.clear()
         if not self._compiled:
             self._seen.renew(self._network)
-            self._look.enter_context(watch_runs(self._network, self._after_module, self._before_module))
+            after, before = functools.partial(self._sees, "after"), functools.partial(self._sees, "before")
+            self._look.enter_context(watch_runs(self._network, after, before))
 
     @_guarded
-    def _before_module(self, run: ModuleRun) -> None:
+    def _sees(self, moment: str, run: ModuleRun) -> None:
         if torch.is_grad_enabled():
             with torch.no_grad():
-                self._seen.before(run)
-
-    @_guarded
-    def _after_module(self, run: ModuleRun) -> None:
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                self._seen.after(run)
+                getattr(self._seen, moment)(run)
 
     @torch.no_grad()
     def _close(self) -> None:
@@ -315,11 +306,19 @@ class Watch(Printed):
         self._taken -= skipped
         self._last += skipped if len(self._looks) > 1 else 0  # before, the scale settles
 
-    def _breaks(self, what: str, step: int) -> None:
-        """Keep the first step, from 0, in which something was not finite, and look for the culprit."""
+    def _breaks(self, what: str, step: int, loss: torch.Tensor | None = None) -> None:
+        """Keep the first step, from 0, in which something was not finite, and look for the culprit.
+
+        A loss that is known at once, of weights that are not finite, is due to the step before.
+        """
+        named = self._network.named_parameters()
+        strange = self._updates.strange or [name for name, member in named if not bool(member.isfinite().all())]
+        if strange and loss is not None and self._broken is None:
+            what, step = WEIGHTS, step - 1
+        self._updates.strange = strange
         self._broken = self._broken or (step + 1, what)
-        if not self._compiled:
-            self._culprit.search(self._steps)
+        if not strange:
+            self._culprit.search(self._steps, loss, self._line)
 
     def _fails(self, error: Exception) -> None:
         """Stop looking after an error of the watch itself."""
@@ -454,11 +453,6 @@ def _network_of(model: torch.nn.Module) -> torch.nn.Module:
     while type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
         model = next(model.children())
     return model
-
-
-def _line() -> str:
-    """Return the program's line that runs now."""
-    return next(reversed(program_lines()), "")
 
 
 def _of_torch(optimizer: Any) -> Any:

@@ -5,7 +5,7 @@ follow the size of the network.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,9 +52,10 @@ class Updates:
         """Take samples of parameters; return the norm of their gradients, None where it is not finite."""
         scale = getattr(optimizer, "grad_scale", None)  # a fused step divides by it
         norms, self._before = [torch.zeros(())], {}
-        for parameter in _parameters(optimizer):
+        for parameter in (member for group in optimizer.param_groups for member in group["params"]):
             name, gradient = names.get(id(parameter)), parameter.grad
-            if name is None or gradient is None or not parameter.is_floating_point() or _is_wrapper(parameter):
+            is_plain = parameter.is_floating_point() and not hasattr(parameter, "__tensor_flatten__")
+            if name is None or gradient is None or not is_plain:
                 continue
             norms.append(torch.linalg.vector_norm(flat(gradient.detach()), dtype=torch.float32).cpu())
             row = self._before[name] = _Before(parameter, _sampled(parameter))
@@ -81,9 +82,8 @@ class Updates:
         self.strange = self.strange or [name for name, change in changes.items() if not bool(change.isfinite().all())]
         in_half = {name: row for name, row in rows.items() if row.gradient is not None}
         intended = _intended(optimizer, in_half, weights) if in_half else {}
-        rates = {
-            id(parameter): group.get("lr", 1.0) for group in optimizer.param_groups for parameter in group["params"]
-        }
+        groups = optimizer.param_groups
+        rates = {id(member): group.get("lr", 1.0) for group in groups for member in group["params"]}
         for name, row in rows.items():
             parts = row.parameter.numel() / max(len(row.weight), 1)
             if row.gradient is None:
@@ -139,14 +139,6 @@ class Updates:
         self._shares[key] = energy * parts, {field: value / energy for field, value in row.items()}
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _is_wrapper(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "__tensor_flatten__")
-
-
 def _sampled(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy on the CPU of at most `SAMPLE` elements, evenly spaced."""
     values = tensor.detach().reshape(-1)
@@ -166,27 +158,21 @@ def _intended(
     if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in _ALONE:
         return {}
     places = {id(row.parameter): name for name, row in rows.items()}
-    groups = [
-        [places[id(member)] for member in group["params"] if id(member) in places] for group in optimizer.param_groups
-    ]
-    named = [(group, names) for group, names in zip(optimizer.param_groups, groups, strict=True) if names]
+    groups = optimizer.param_groups
+    members = [[places[id(member)] for member in group["params"] if id(member) in places] for group in groups]
+    named = [(group, names) for group, names in zip(groups, members, strict=True) if names]
     settings = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")} for group, _ in named
+        {key: _PLAIN.get(key, value) for key, value in group.items() if key not in ("params", "param_names")}
+        | {"lr": float(group["lr"])}
+        for group, _ in named
     ]
-    for row in settings:
-        row |= {key: value for key, value in _PLAIN.items() if key in row}
-        row["lr"] = float(row["lr"])
     order = [name for _, names in named for name in names]
 
-    def make(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def make(parameters: Iterable[torch.nn.Parameter]) -> Any:
         known = dict(zip(order, parameters, strict=True))
-        made: torch.optim.Optimizer = kind(
-            [
-                {"params": [known[name] for name in names], "lr": group["lr"]}
-                for group, (_, names) in zip(settings, named, strict=True)
-            ]
-        )
-        return made
+        rates = [row["lr"] for row in settings]
+        members = [[known[name] for name in names] for _, names in named]
+        return kind([{"params": row, "lr": rate} for row, rate in zip(members, rates, strict=True)])
 
     snapshot = Snapshot(
         weights=weights,

@@ -133,8 +133,8 @@ def test_values_that_are_not_finite_in_fp32_are_refused_and_located(case: MakeCa
     with pytest.raises(WorkloadError) as refused:
         measure(workload, case(), "fp16_pure")
     assert str(refused.value) == (
-        "values are not finite in fp32 already: aten.log in head, forward, step 1 makes the first value that is not "
-        "finite from inputs of at most 99; half precision cannot be judged"
+        "values are not finite in fp32 already: aten.log in head (forward) makes the first NaN or infinity in "
+        "step 1 (largest input 99); half precision cannot be judged"
     )
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import ampbench
 from ampbench.core.statement import Arithmetic, Severity, Statement
+from ampbench.records.ranges import IN_LOSS
 from ampbench.studies.watch import ARITHMETIC, GRADIENTS, LOSS, STORAGE, WEIGHTS, Watching
 from ampbench.watching.loop import Watch
 from tests.watching.loops import Net, data, sgd, take_step, trained
@@ -43,7 +44,7 @@ def looped(
     with ampbench.watch(module, optimizer, scaler=scaler, every=every) as watch:
         for x, y in data(steps):
             with torch.autocast("cpu", dtype=torch.float16, enabled=scaler is not None):
-                loss = loss_of(module(x), y)
+                loss = loss_of(module(x.to(next(module.parameters()).dtype)), y)
             take_step(loss, optimizer, scaler)
             optimizer.zero_grad()
     return watch
@@ -97,12 +98,50 @@ def test_an_overflow_in_the_loss_is_found_in_the_next_step_where_the_scaler_save
     assert "# the culprit" in str(found[Watching.FIRST].facts["line"])
 
 
-def test_a_loss_that_is_not_finite_behind_finite_outputs_is_said() -> None:
-    watch = looped(nn.Linear(16, 4), lambda output, y: output.mean() / torch.zeros(()), 3)
+NEVER = torch.tensor([True, False, False, False])
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "operation", "largest"),
+    [
+        (lambda output, y: -torch.log(output.softmax(-1) * 0).mean(), "aten.log", 0.0),
+        (lambda output, y: (output.mean() - 9).sqrt(), "aten.sqrt", None),
+        (lambda output, y: output.mean() / torch.zeros(()), "aten.div", 0.0),
+        (lambda output, y: (output * 0 + 1e3).exp().sum(), "aten.exp", None),
+        (lambda output, y: (output * 0 + 1e20).pow(2.5).mean(), "aten.pow", 1e20),
+        (lambda output, y: F.cross_entropy(output.masked_fill(NEVER, -torch.inf), y * 0), "aten.nll_loss", ...),
+        (lambda output, y: F.cross_entropy((output.softmax(-1) * 0).log(), y), "aten.log", 0.0),
+        (lambda output, y: F.mse_loss(output, output * torch.nan), "", None),
+        (lambda output, y: (output.half() * 6e4 * 8).sum().sqrt().float(), "", None),
+    ],
+)
+def test_the_op_of_a_loss_function_is_read_from_the_graph(loss_of: Loss, operation: str, largest: Any) -> None:
+    watch = looped(nn.Linear(16, 4), loss_of, 3)
     found = problems(watch)
-    assert Watching.AFTER in found
-    assert 0 < float(found[Watching.AFTER].facts["outputs"]) < 100
-    assert "loss.backward()" in str(found[Watching.AFTER].facts["line"])
+    assert found[Watching.BROKEN].facts == {"what": LOSS, "step": 1}
+    told = found[Watching.FIRST if operation else Watching.AFTER]
+    assert "loss.backward()" in str(told.facts["line"])
+    assert 0 < (watch.record.outputs or 0) < 100
+    if operation:
+        first = watch.record.first
+        assert first is not None
+        assert (first.operation, first.module, first.phase, first.step) == (operation, "", IN_LOSS, 0)
+        assert largest is ... or first.inputs_largest == pytest.approx(largest)
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_gradient_that_is_not_finite_is_named_with_its_step(step: int) -> None:
+    module = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 4))
+    calls = iter(range(1, 9))
+
+    def loss_of(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        bias = module[1].bias * (0 if next(calls) == step else 1)
+        return F.cross_entropy(output, y) + bias.square().sqrt().sum()
+
+    found = problems(looped(module, loss_of, 6))
+    what = GRADIENTS if step == 1 else WEIGHTS  # step 1 is looked at, step 4 shows in the loss of step 5
+    assert found[Watching.BROKEN].facts == {"what": what, "step": step, "names": "1.bias"}
+    assert Watching.FIRST not in found
 
 
 class Steep(nn.Module):
@@ -130,11 +169,7 @@ def test_a_planted_stall_is_a_problem_with_what_stands_still() -> None:
     with torch.no_grad():
         module.norm.bias.zero_()
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-6)
-    with ampbench.watch(module, optimizer, every=10) as watch:
-        for x, y in data(20):
-            F.cross_entropy(module(x.bfloat16()).float(), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    watch = looped(module, lambda output, y: F.cross_entropy(output.float(), y), 20, optimizer)
     found = problems(watch)
     assert set(found) == {Watching.UPDATE, Watching.STILL}
     facts = found[Watching.UPDATE].facts
@@ -149,10 +184,7 @@ def test_a_planted_stall_is_a_problem_with_what_stands_still() -> None:
 def test_fp16_without_eps_is_explained_by_arithmetic() -> None:
     module = nn.Linear(16, 4).half()
     optimizer = torch.optim.Adam(module.parameters())
-    with ampbench.watch(module, optimizer) as watch:
-        for x, y in data(2):
-            F.cross_entropy(module(x.half()).float() * 1e-4, y).backward()
-            optimizer.step()
+    watch = looped(module, lambda output, y: F.cross_entropy(output.float() * 1e-4, y), 2, optimizer)
     found = problems(watch)
     assert found[Watching.BROKEN].facts == {"what": WEIGHTS, "step": 1, "names": "weight, bias"}
     assert Arithmetic.INFINITE in {row.code for row in watch.statements}
@@ -179,14 +211,12 @@ def test_shares_are_those_of_the_weights_themselves(dtype: torch.dtype) -> None:
         gradient = module.weight.grad.double()  # type: ignore[union-attr]
         optimizer.step()
     rows = {row.dtype: row for row in watch.record.arrivals}
-    for name, low in (
-        (("bf16", torch.bfloat16), ("fp16", torch.float16)) if dtype is torch.float32 else [("bf16", dtype)]
-    ):
+    moved = module.weight.detach().double() - before
+    lows = {"bf16": torch.bfloat16, "fp16": torch.float16} if dtype is torch.float32 else {"bf16": dtype}
+    for name, low in lows.items():
         stored = before.to(low).double()
-        intended = -1e-2 * gradient if dtype is low else module.weight.detach().double() - before
-        change = (
-            module.weight.detach().double() - before if dtype is low else (stored + intended).to(low).double() - stored
-        )
+        intended = -1e-2 * gradient if dtype is low else moved
+        change = moved if dtype is low else (stored + intended).to(low).double() - stored
         energy = float((intended**2).sum())
         assert rows[name].kept == pytest.approx(float((change * intended).sum()) / energy)
         assert rows[name].swallowed == pytest.approx(float((intended[change == 0] ** 2).sum()) / energy)
@@ -198,13 +228,9 @@ def test_shares_are_those_of_the_weights_themselves(dtype: torch.dtype) -> None:
     "name", ["SGD", "Adam", "AdamW", "RAdam", "NAdam", "Adamax", "Adagrad", "RMSprop", "Adadelta", "ASGD", "Rprop"]
 )
 def test_each_optimizer_of_torch_is_judged_in_half(name: str) -> None:
-    module = nn.Linear(8, 8).bfloat16()
+    module = nn.Linear(16, 8).bfloat16()
     optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.1)
-    with ampbench.watch(module, optimizer, every=2) as watch:
-        for _ in range(4):
-            module(torch.randn(4, 8).bfloat16()).float().square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    watch = looped(module, lambda output, y: output.float().square().sum(), 4, optimizer, every=2)
     assert watch.record.arrivals
     assert not watch.record.unseen
     assert 0.5 < (watch.record.looks[-1].kept or 0) < 1.1
