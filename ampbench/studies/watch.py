@@ -264,11 +264,6 @@ ARRIVALS: Sequence[Column[Arrival]] = (
 )
 
 
-def arrivals(record: Watched) -> list[Arrival]:
-    """Return the parameters that lose most first."""
-    return sorted(record.arrivals, key=lambda row: row.part * (row.kept - 1))
-
-
 def _subjects(runs: Iterable[Any], _: object) -> list[Watched]:
     return [record for stored in runs for record in stored.of(Watched).values()]
 
@@ -293,7 +288,9 @@ STUDY: Study[WatchAsked, Watched] = Study(
     tables=(
         Table("looks", LOOKS, lambda record: record.looks, "Looks", "update arrives, in bf16, in fp16: share of it"),
         Table(
-            "arrivals", ARRIVALS, arrivals, "Updates",
+            "arrivals", ARRIVALS,
+            lambda record: sorted(record.arrivals, key=lambda row: row.part * (row.kept - 1)),  # those that lose most
+            "Updates",
             "of the last look: the share of each parameter's update that arrives in this storage",
         ),
         Table(

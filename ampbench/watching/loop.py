@@ -212,7 +212,10 @@ class Watch(Printed):
         self._skipped += 1
         self._in_a_row += 1
         self._last += bool(self._taken)
-        if self._last > spared_skips(self._taken, self._growth_interval) or self._in_a_row >= SKIPS_IN_A_ROW:
+        if (
+            self._last > spared_skips(self._taken, self._scaler.get_growth_interval())
+            or self._in_a_row >= SKIPS_IN_A_ROW
+        ):
             self._culprit.search(self._steps)
         self._next()
 
@@ -347,10 +350,6 @@ class Watch(Printed):
                 log(values, step=look.step)
 
     @property
-    def _growth_interval(self) -> int | None:
-        return None if self._scaler is None else self._scaler.get_growth_interval()
-
-    @property
     def record(self) -> Watched:
         """All that was seen so far."""
         broken, what = self._broken or (None, "")
@@ -365,7 +364,7 @@ class Watch(Printed):
             taken=self._taken,
             skipped=self._skipped,
             last=self._last,
-            growth_interval=self._growth_interval,
+            growth_interval=None if self._scaler is None else self._scaler.get_growth_interval(),
             looks=[*self._looks],
             arrivals=[*self._arrivals],
             magnitudes=self._seen.magnitudes,
