@@ -369,7 +369,8 @@ def conclusions(_: Case, record: Searched) -> Iterator[Statement]:
         yield from _errors(record, answer.trial, none.trial)
         yield info(Keep.MINIMAL if record.ended.minimal else Keep.SPENT, **facts)
         yield from _elsewhere(record, record.ended)
-        yield from _cost(record.ended, answer, none, sets[tuple(WHOLE)])
+        if record.ended.timing or record.ended.untimed:
+            yield from _cost(record.ended, answer, none, sets[tuple(WHOLE)])
     references = {trial.reference_error for trial in record.trials if trial.reference_error}
     yield from (state(Keep.REFERENCE, why=why) for why in references)
 
@@ -685,7 +686,8 @@ class _Search:
         ended = KeepSearch(
             case_id=self._space.case_id, kept=kept, minimal=smallest.minimal, unconfirmed=self._unconfirmed
         )
-        return self._timed(ended, kept) if kept else ended
+        emulated = PRECISIONS[self._piece.planned.case.precision].emulated
+        return self._timed(ended, kept) if kept and not emulated else ended
 
     def _looked_into(self) -> SearchSpace:
         """Return the space; raises `UsageError` where it differs from the run's record of the network."""
