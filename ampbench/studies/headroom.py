@@ -120,7 +120,7 @@ Events = Mapping[str, Event]
 def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
     """Return how `values`, each times `scale`, fit into the format `dtype`: a half, or "float8_e4m3", "float8_e5m2".
 
-    `scale` is a loss scale, say, or `largest_scale`, as float8 is scaled.
+    `scale` is a loss scale, say, or the one that takes the largest value to the format's largest, as in float8.
 
     For a scale that is no power of two, values are taken as evenly spread over the logarithms within an exponent.
     """
@@ -140,13 +140,6 @@ def fit(values: Magnitudes, dtype: str, scale: float = 1.0) -> Fit:
         flushed=flushed / finite,
         subnormal=max(_below(values.counts, values.lowest, form.normal / scale) - flushed, 0.0) / finite,
     )
-
-
-def largest_scale(values: Iterable[Magnitudes], dtype: str) -> float:
-    """Return the scale that takes the largest of `values` to the largest number of a format, as recipes of float8
-    do."""
-    largest = max((row.largest or 0.0 for row in values), default=0.0)
-    return find_format(dtype).largest / largest if largest else 1.0
 
 
 def telling(values: Iterable[Magnitudes]) -> Magnitudes | None:

@@ -111,12 +111,6 @@ def count_blocks(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> Blo
     return BlockCounts(blocks[0].numel(), saturated, flushed, int(used.sum()), int(events[1].sum()))
 
 
-def block_shares(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> tuple[float, float]:
-    """Return the shares of blocks with an element that saturates, and with a non-zero one that becomes zero."""
-    counts = count_blocks(tensor, fmt, axis)
-    return counts.saturated / max(counts.blocks, 1), counts.flushed / max(counts.blocks, 1)
-
-
 def find_scheme(fmt: str) -> Scheme:
     """Return the scheme of a format; raises `UnknownNameError` for a name outside `SCHEMES`."""
     if fmt not in SCHEMES:

@@ -85,7 +85,7 @@ class Watch(Printed):
         self._model, self._network = model, _network_of(model)
         given = [] if optimizer is None else [*optimizer] if isinstance(optimizer, list | tuple) else [optimizer]
         self._optimizers = [_of_torch(member) for member in given]
-        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._scaler: Any = scaler if scaler is not None and scaler.is_enabled() else None
         self._every = every
         self._unseen: dict[str, str] = {}
         self._compiled = any(map(is_compiled, model.modules()))

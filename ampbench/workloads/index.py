@@ -23,7 +23,6 @@ LIMITS: dict[str, tuple[int, int]] = {
     "hidden": (1, 65_536),
     "context": (1, 131_072),
     "experts": (8, 1024),
-    "rank": (1, 65_536),
 }
 """The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
 
@@ -104,11 +103,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "context": (8, 512, 2048), "batch_size": (2, 1, 16)},
             phases=("inference",), multiples={"width": ("heads", 2)}),
-        WorkloadSpec("lora", "sequence", "tokens",
-            "low-rank fine-tuning of the language model, whose linear layers are kept in bf16 and frozen",
-            {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
-             "rank": (4, 8, 16), "sequence_length": (8, 32, 2048), "batch_size": (2, 1, 8)},
-            multiples={"width": ("heads", 2)}),
         WorkloadSpec("softmax_head", "linear", "rows",
             "a linear layer and softmax, with the Brier score: probabilities in half precision",
             {"width": (32, 512, 1024), "classes": (10, 100, 100), "batch_size": (8, 256, 131_072)},

@@ -1,11 +1,11 @@
-"""Sequence models: an encoder, recurrent units, and language models as trained, served and fine-tuned."""
+"""Sequence models: an encoder, recurrent units, and language models as trained and served."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 import torch
-from torch import Tensor, device, nn, optim
+from torch import Tensor, device, nn
 from torch.nn import functional as F
 
 from ampbench.worker.data import Generator
@@ -22,12 +22,6 @@ from ampbench.workloads.weights import (
     kernel,
     waves,
 )
-
-ADAPTER_SCALE = 2.0
-"""Weight of an adapter's output: alpha is twice the rank, as usual."""
-
-ADAPTER_RMS = 0.1
-"""RMS of an adapter's output, as partway through a fine-tuning, which starts at 0."""
 
 SHARPNESS = 1.3
 """Gain of queries and keys: attention scores vary by its square, 1.7, so that a token attends to a few others."""
@@ -198,18 +192,7 @@ def decoder_lm(generator: Generator, **sizes: int) -> Workload:
     """
     with device("meta"):
         module = Decoder(sizes)
-    return language_model(generator, module, sizes)
-
-
-def language_model(
-    generator: Generator,
-    module: Decoder,
-    sizes: Sizes,
-    optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] = adamw,
-    rules: Mapping[str, Rule] | None = None,
-) -> Workload:
-    """Return the workload of a decoder on the meta device that learns each next token; see `decoder_weights`."""
-    decoder_weights(generator, module, sizes, rules=rules)
+    decoder_weights(generator, module, sizes)
     shape = (sizes["batch_size"], sizes["sequence_length"] + 1)
     tokens = generator.integers("tokens", shape, sizes["vocabulary"])
     inputs = tokens[:, :-1].contiguous()
@@ -218,20 +201,13 @@ def language_model(
         inputs=inputs,
         targets=tokens[:, 1:].contiguous(),
         loss=class_loss,
-        optimizer=optimizer,
+        optimizer=adamw,
         items_per_step=inputs.numel(),
     )
 
 
-def decoder_weights(
-    generator: Generator,
-    module: Decoder,
-    sizes: Sizes,
-    *,
-    attended: float = 0.5,
-    rules: Mapping[str, Rule] | None = None,
-) -> None:
-    """Give a decoder on the meta device, made with these sizes, its weights; `rules` are for further ones.
+def decoder_weights(generator: Generator, module: Decoder, sizes: Sizes, *, attended: float = 0.5) -> None:
+    """Give a decoder on the meta device, made with these sizes, its weights.
 
     Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
     part of its stream and the logits have a clear first. `attended` is about the RMS of what a token attends to, an
@@ -244,8 +220,8 @@ def decoder_weights(
         "*.down": branch * SWIGLU_VARIANCE**-0.5,
         "norm": HEAD_GAIN,
     }
-    own_rules: dict[str, Rule] = {"embedding.weight": around(0, EMBEDDING_RMS), **_rotary_tables(module.cosine)}
-    fill(generator, module, gains=gains, rules=own_rules | dict(rules or {}))
+    rules: dict[str, Rule] = {"embedding.weight": around(0, EMBEDDING_RMS), **_rotary_tables(module.cosine)}
+    fill(generator, module, gains=gains, rules=rules)
 
 
 def gru(generator: Generator, *, features: int, depth: int, width: int, **sizes: int) -> Workload:
@@ -313,26 +289,6 @@ class Decode(Decoder):
         return self.logits(self.stream(token, self.cosine[context:], self.sine[context:], caches)[:, -1])
 
 
-class LowRank(nn.Linear):
-    """A linear layer whose weights stay in bf16 and are not trained, and an adapter of low rank, which is.
-
-    The weights are used in the dtype in which the layer computes: autocast's, else its input's. Source: Hu et al.,
-    "LoRA", ICLR 2022; Dettmers et al., "QLoRA", NeurIPS 2023, for adapters on all linear layers.
-    """
-
-    def __init__(self, inputs: int, outputs: int, rank: int):
-        super().__init__(inputs, outputs, bias=False)
-        self.weight = nn.Parameter(self.weight.detach().bfloat16(), requires_grad=False)
-        self.lower = nn.Parameter(torch.empty(rank, inputs))
-        self.upper = nn.Parameter(torch.empty(outputs, rank))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output and the adapter's (..., outputs)."""
-        casts = torch.is_autocast_enabled(x.device.type)
-        frozen = F.linear(x, self.weight if casts else self.weight.to(x.dtype))
-        return frozen + ADAPTER_SCALE * F.linear(F.linear(x, self.lower), self.upper)
-
-
 def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
     """One token after `context` others, whose keys and values each block has in a cache; no loss.
 
@@ -357,25 +313,4 @@ def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
         ),
         cached=(1, 2),
         classes_dim=-1,
-    )
-
-
-def lora(generator: Generator, *, rank: int, **sizes: int) -> Workload:
-    """The language model of `decoder_lm` with linear layers kept in bf16 and low-rank adapters; cross entropy, AdamW.
-
-    Adapters alone are trained. They are fp32, as are norms and the embedding. Inputs are tokens
-    (batch_size, sequence_length), outputs logits (batch_size, sequence_length, vocabulary).
-    """
-    with device("meta"):
-        module = Decoder(sizes).requires_grad_(False)
-        for owner in list(module.modules()):
-            for name, layer in list(owner.named_children()):
-                if isinstance(layer, nn.Linear):
-                    setattr(owner, name, LowRank(layer.in_features, layer.out_features, rank))
-    return language_model(
-        generator,
-        module,
-        sizes,
-        lambda parameters: adamw(parameter for parameter in parameters if parameter.requires_grad),
-        {"*.lower": kernel(1.0), "*.upper": kernel(ADAPTER_RMS / ADAPTER_SCALE)},
     )

@@ -10,7 +10,7 @@ from torch import nn
 from ampbench.core.precisions import FLOAT8
 from ampbench.records.ranges import GRADIENT, INPUT, WEIGHT, Blocks, RangePass
 from ampbench.show.studies import lines
-from ampbench.studies.headroom import FLUSHES_IN_4_BITS, Headroom, RangesAsked, conclusions, fit, largest_scale
+from ampbench.studies.headroom import FLUSHES_IN_4_BITS, Headroom, RangesAsked, conclusions, fit
 from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.trace.formats import count_blocks, quantise
 from ampbench.trace.ranges import count_magnitudes, record_of
@@ -27,7 +27,7 @@ def test_float8_is_asked_about_at_scale_one_and_scaled_to_its_largest_number(dty
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(20_000, generator=generator) * form.largest * torch.rand(20_000, generator=generator) ** 40
     counted = record_of("", INPUT, "", "Linear", count_magnitudes(values))
-    unscaled, scaled = fit(counted, dtype), fit(counted, dtype, largest_scale([counted], dtype))
+    unscaled, scaled = fit(counted, dtype), fit(counted, dtype, form.largest / float(values.abs().max()))
     assert unscaled.overflow == pytest.approx(float((values.abs() >= form.overflow).double().mean()), rel=0.1)
     assert unscaled.overflow > 0
     assert (scaled.overflow, scaled.reach) == (0.0, pytest.approx(1.0))

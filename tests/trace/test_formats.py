@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampbench.errors import UnknownNameError
-from ampbench.trace.formats import MX, SCHEMES, block_shares, quantise
+from ampbench.trace.formats import MX, SCHEMES, count_blocks, quantise
 
 FLOAT8 = {"float8_e4m3": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 FP32_ROUNDINGS = 2.0**-22
@@ -20,6 +20,12 @@ def spread(*shape: int, low: int = -20, high: int = 12, block: int = 32) -> torc
     generator = torch.Generator().manual_seed(0)
     powers = torch.randint(low, high, (*shape[:-1], shape[-1] // block), generator=generator)
     return torch.randn(shape, generator=generator) * torch.exp2(powers.float()).repeat_interleave(block, -1)
+
+
+def block_shares(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> tuple[float, float]:
+    """Return the shares of blocks with an element that saturates, and with one that becomes zero."""
+    counts = count_blocks(tensor, fmt, axis)
+    return counts.saturated / max(counts.blocks, 1), counts.flushed / max(counts.blocks, 1)
 
 
 def of_torchao(path: str) -> Any:

@@ -8,8 +8,8 @@ from built_workloads import build
 
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import build_network
-from ampbench.worker.step import InferenceStep, TrainingStep, build_step
-from ampbench.workloads.sequence import Decode, LowRank, rotate
+from ampbench.worker.step import InferenceStep, build_step
+from ampbench.workloads.sequence import Decode, rotate
 from tests.worker.conftest import make_case
 
 SIZES = {"depth": 2, "width": 32, "heads": 2, "vocabulary": 64, "sequence_length": 12}
@@ -51,21 +51,3 @@ def test_autocast_computes_keys_in_the_dtype_that_the_cache_is_given_in() -> Non
         network.forward_alone(network.data.batches[0])
     _, keys, values = network.data.batches[0]
     assert {keys.dtype, values.dtype} == {projected[0].dtype} == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "fp16_autocast"])
-def test_adapters_are_trained_in_fp32_and_what_they_adapt_stays_in_bf16(precision: str) -> None:
-    workload = build("lora")
-    step = build_step(workload, make_case(precision, phase="training"), Cpu())
-    assert isinstance(step, TrainingStep)
-    step.settle_scaler()
-    before = {name: one.detach().clone() for name, one in step.module.named_parameters()}
-    step.run()
-    after = dict(step.module.named_parameters())
-    adapters = {name for name in after if name.endswith(("lower", "upper"))}
-    layers = {name for name, module in step.module.named_modules() if isinstance(module, LowRank)}
-    assert len(layers) == 2 * 5
-    assert {after[f"{name}.weight"].dtype for name in layers} == {torch.bfloat16}
-    assert {after[name].dtype for name in adapters} == {torch.float32}
-    assert {name for name in after if not torch.equal(before[name], after[name])} == adapters
-    assert len(step.optimizer.state) == len(adapters)

@@ -8,7 +8,6 @@ SHORTER = {
     "transformer_encoder": {"sequence_length": 128},
     "decoder_lm": {"sequence_length": 256},
     "gru": {"sequence_length": 64},
-    "lora": {"sequence_length": 256},
 }
 
 
