@@ -42,14 +42,6 @@ def started_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "start_server", start_server)
 
 
-@pytest.fixture
-def heeding_interrupts() -> Iterator[None]:
-    """Ctrl-C interrupts this process and those that it starts, although a shell's background job ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves this process in another state than it found it, and say what it leaves.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES, Format, Precision, find_format
+from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES, UPDATES, Format, Precision, find_format
 from ampbench.core.recipes import find_recipe
 from ampbench.core.statement import Arithmetic, Flaw, Severity, Statement, state
 from ampbench.records.case import TORCHS_CHOICE, Case, DeviceDescription
@@ -278,6 +278,8 @@ def hints_of(recipe: Recipe, row: Precision, case_id: str) -> list[Statement]:
         return []
     names = {"precision": row.name, "optimizer": _class_of(recipe)}
     remarks = remarks_of(recipe, SHORT_DTYPES[row.storage], master=row.master)
+    if row.updates != UPDATES[0]:  # small decays arrive on average
+        remarks = [remark for remark in remarks if remark.code != Arithmetic.DECAY]
     return [state(remark.code, case_id, Severity.INFO, **names, **remark.facts) for remark in remarks]
 
 

@@ -90,7 +90,7 @@ def check_ray(command: Command) -> None:
     if "--resume" in words and has_ray:
         assert "unknown run '0ff1ee'" in done.stderr
         return
-    said = "no Ray cluster at 127.0.0.1:1" if has_ray else "needs Ray"
+    said = "--ray 127.0.0.1:1: no Ray cluster at" if has_ray else "needs Ray"
     assert (done.returncode, done.stdout) == (5 if has_ray else 2, ""), done.stderr
     assert said in done.stderr
 

@@ -151,7 +151,8 @@ def test_only_precisions_that_store_in_half_have_a_line_and_master_weights_lose_
     assert {name for name, found in hints.items() if found} == halves
     for name in halves:
         codes = {hint.code for hint in hints[name]}
-        assert (Arithmetic.DECAY in codes) == name.endswith("_pure")
+        arrives = PRECISIONS[name].master or PRECISIONS[name].updates != "nearest"
+        assert (Arithmetic.DECAY in codes) == (not arrives)
         assert Arithmetic.STATISTICS in codes
     assert words(hints["bf16_pure"][1]) == (
         "bf16_pure with AdamW: the running mean of squared gradients cannot decay and only grows (1 - betas[1] is "

@@ -60,6 +60,11 @@ def test_casts_and_promotions_are_the_conversions_that_torch_makes(
         assert of_casts == asked_for(step)
     if "aten._transformer_encoder_layer_fwd" in {op.name for op in ledger.ops}:
         return  # one op that casts inside, which is said and in no count
+    if (
+        "aten.convolution_backward" in {op.name for op in ledger.ops}
+        and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
+        return  # without oneDNN's kernel the backward pass of a convolution converts inside
     both = Conversions(len(casts) + len(inside), of_casts.moved + sum(one.bytes_moved for one in inside))
     assert both == made(step)
     assert inside or make is not cells

@@ -8,7 +8,7 @@ import torch
 
 from ampbench.worker.low_updates import COMPENSATION, kahan, round_stochastically, stochastic
 from ampbench.worker.network import SavedState, clipping
-from tests.trace.test_formats import of_torchao
+from tests.trace.test_low_formats import of_torchao
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -77,7 +77,7 @@ def test_thousands_of_tiny_updates_arrive(name: str, steps: int) -> None:
         true = weight.detach().double() + (kept[COMPENSATION].double() if rounding == "kahan" else 0.0)
         moved[rounding] = 1 - float(true.mean())
     assert moved["nearest"] == 0
-    assert moved["stochastic"] == pytest.approx(moved["fp32"], rel=0.02)  # 4 sd and more
+    assert moved["stochastic"] == pytest.approx(moved["fp32"], rel=0.02 if name == "sgd" else 0.05)  # state rounds
     assert moved["kahan"] == pytest.approx(moved["fp32"], rel=0.05)  # the compensation rounds, too
 
 

@@ -74,7 +74,7 @@ def test_autocast_is_off_again_when_forward_raises(case: MakeCase) -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize("name", [name for name, row in PRECISIONS.items() if row.updates != "stochastic"])
 def test_restoring_makes_the_next_training_step_the_same_again(name: str, case: MakeCase, classifier: Workload) -> None:
     step = build_step(classifier, case(name, "training"), Cpu())
     step.start(None)

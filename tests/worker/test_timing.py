@@ -90,7 +90,7 @@ class Clocks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, wall: float, cpu: float, waits: int):
         self._wall, self._cpu, self._waits = wall, cpu, waits
         self._computed, self._waited = 0.0, 0
-        monkeypatch.setattr(timing.time, "thread_time", lambda: self._computed)
+        monkeypatch.setattr(timing, "thread_time", lambda: self._computed)
         monkeypatch.setattr(timing, "_own_waits", lambda: self._waited)
 
     def seconds(self, step: Callable[[], object], count: int) -> float:
