@@ -1,4 +1,4 @@
-"""The notebooks of examples/ show what their texts promise; tests/watching has the one on a watched training."""
+"""The notebooks of examples/ show what their texts promise."""
 
 from pathlib import Path
 
@@ -13,6 +13,17 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     [
         ("first_answer", ("fp32 baseline", "bf16_pure refused", "speed against error")),
         ("keep_fp32", ("Keep 1 of 4 modules in fp32: angles", "with angles in fp32")),
+        (
+            "watch",
+            (
+                "Nothing is wrong in 5 looks at 200 steps",
+                "updates that arrive",
+                "watch-update",
+                "watch-still",
+                "Loss not finite from step 1 on",
+                "torch.log(chances + 1e-8)",
+            ),
+        ),
         ("upgrade", ("torch 2.11.0+cu130 → 2.15.0+cu132", "output_rel_l2")),
     ],
 )

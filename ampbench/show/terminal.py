@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from html import escape
 from io import StringIO
 from itertools import zip_longest
@@ -78,6 +79,8 @@ STYLES = {
     "failed": "red",
 }
 """The styles of cells by their first word."""
+LONG_VALUE = 24
+"""Characters up to which the text of a precision is one line of a table."""
 NO_ROOM = "no room for {}: a wider terminal or --format markdown shows all"
 """The line below a table that names the columns it leaves out."""
 
@@ -141,6 +144,7 @@ def block_lines(block: Block, width: int, margin: int = 2) -> list["Text"]:
     lines = wrapped(" ".join(filter(None, [block.title, note])), width - margin, "bold" if block.rows else "")
     lines = [Text(" " * margin).append_text(line) for line in lines]
     if block.rows:
+        block = replace(block, rows=[[_in_fields(cell) for cell in row] for row in block.rows])
         widths, gap = _widths(block, width - 2 * margin)
         table = _table_lines(block, widths, gap, width - 2 * margin)
         if hidden := [name for place, name in enumerate(block.headers) if place not in widths]:
@@ -176,6 +180,11 @@ def _table_lines(block: Block, widths: Mapping[int, int], gap: int, room: int) -
     return lines
 
 
+def _in_fields(cell: str) -> str:
+    """Return a cell with a line for each field of a precision's text that is long."""
+    return cell.replace(",", ",\n") if len(cell) > LONG_VALUE and cell.startswith("params=") else cell
+
+
 def _folds(block: Block, name: str) -> bool:
     return name not in block.numbers and name not in block.whole
 
@@ -194,7 +203,7 @@ def _widths(block: Block, room: int) -> tuple[dict[int, int], int]:
     from rich.cells import cell_len
 
     columns = list(zip(block.headers, *block.rows, strict=True))
-    natural = [max(map(cell_len, column)) for column in columns]
+    natural = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
     unbroken = [max(map(cell_len, " ".join(column).split()), default=0) for column in columns]  # the longest word
     numbers = [place for place, name in enumerate(block.headers) if name in block.numbers]
     last = _last_folds(block)

@@ -71,6 +71,14 @@ def test_a_title_alone_is_a_line_and_one_of_a_table_has_its_note_in_brackets(
     ]
 
 
+def test_a_long_text_of_a_precision_has_a_line_for_each_field(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["params=bf16,master=fp32,keep=*.head:fp32", "ok"]]
+    table = Block("", ["precision", "verdict"], rows, whole=["precision"])
+    assert [line.split() for line in printed(capsys, table)[-3:]] == [
+        ["params=bf16,", "ok"], ["master=fp32,"], ["keep=*.head:fp32"]
+    ]  # fmt: skip
+
+
 def test_markdown_has_headings_for_tables_only_and_no_text_becomes_markup() -> None:
     table = Block("Casts", ["what", "casts"], [["a|b", "3"]], "the most telling", numbers=["casts"])
     section = Section("My_model `x`", [Block("All *fine*."), table])
