@@ -1,7 +1,7 @@
 """What `make docs` adds to the pages of docs/: generated tables, every verb's help, and links into the repository.
 
 mkdocs calls the functions `on_…` (`hooks` in mkdocs.yml). A line `<!-- generated: NAME -->` of a page stands for what
-`GENERATED` makes; who reads the page in the repository is told by it how to see the same there.
+`GENERATED` makes; the page in the repository says how to see the same there.
 """
 
 import os

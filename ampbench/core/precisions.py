@@ -20,7 +20,7 @@ HALVES = ("fp16", "bf16")
 FP32_PRODUCTS = ("ieee", "tf32", "bf16", "shipped")
 UPDATES = ("nearest", "stochastic", "kahan")
 """How an optimizer writes a weight that is stored in bf16: rounded to nearest, up or down by chance (right in the
-mean), or to nearest with the lost part kept beside the weight and added next time."""
+mean), or to nearest with the lost part stored and added next time."""
 NAMED = "up to 40 of a-z, 0-9 and _, a letter first"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _UNNAMED = "text"
@@ -193,7 +193,7 @@ def _output(storage: str, compute: str) -> str:
 
 
 def _scaled(output: str, autocast: str | None, master: bool) -> bool:
-    """Return whether training scales its loss where nothing is said of it: fp16 with fp32 weights."""
+    """Return whether training scales its loss by default: in fp16 with fp32 weights."""
     return output == "fp16" and (autocast is not None or master)
 
 

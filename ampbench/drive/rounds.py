@@ -43,7 +43,7 @@ _TASKS: Mapping[type[Entry], str] = {task.gives: task.name for task in (MEMORY, 
 
 
 def turn_of(entry: Any) -> TurnKey | None:
-    """Return the turn of which an entry is the record; None for any other line of a run."""
+    """Return the turn that an entry records; None for any other line of a run."""
     if (task := _TASKS.get(type(entry))) is None:
         return None
     return task, entry.case_id, getattr(entry, "round", 0), getattr(entry, "control", False)

@@ -183,7 +183,7 @@ def _divided(above: torch.Tensor | float, below: torch.Tensor | float) -> torch.
 
 
 def _shifted(values: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """Return values times powers of two, in two steps of which none is beyond the dtype."""
+    """Return values times powers of two, in two steps, so that no factor is beyond the dtype."""
     layout, half = LAYOUTS[values.dtype], exponent >> 1
     first, second = ((part + layout.bias << layout.mantissa).view(values.dtype) for part in (half, exponent - half))
     return values * first * second

@@ -35,7 +35,7 @@ _OVERWRITES = frozenset(
 _NAN, _PLUS, _MINUS = "NaN", "+inf", "-inf"
 
 _SHOWN = {"sqrt": _NAN, "rsqrt": _NAN, "reciprocal": _PLUS, "exp": _PLUS, "expm1": _PLUS}
-"""Ops of which autograd keeps only the result, with the kind of value that these make; in fp16 sums overflow to it."""
+"""Ops whose result alone autograd keeps, with the kind of value that these make; in fp16 sums overflow to it."""
 
 
 class _State(NamedTuple):
