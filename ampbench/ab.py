@@ -731,7 +731,7 @@ def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[Pla
     settings = {**baseline.request.settings, **candidate.request.settings}
     paired = pair_cases([p.case for p in baseline.plan], [p.case for p in candidate.plan], settings)
     every = {first.case_id: (ours[first.case_id], theirs[second.case_id]) for first, second in paired}
-    if emulated := next(filter(is_emulated, (first.precision for first, _ in paired)), ""):
+    if emulated := next((case.precision for pair in paired for case in pair if is_emulated(case.precision)), ""):
         raise UsageError(NO_TIME.format(emulated))
     pairs = {case_id: (first, second) for case_id, (first, second) in every.items() if not (first.skip or second.skip)}
     if not pairs:

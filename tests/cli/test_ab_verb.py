@@ -46,6 +46,17 @@ def test_what_cannot_be_meant_is_one_line_and_stores_nothing(
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("arms", [("fp32", "fp8"), ("fp8", "fp32")], ids="-".join)
+def test_an_emulated_precision_is_timed_in_neither_arm(ampbench: Run, arms: tuple[str, str]) -> None:
+    settings = [
+        word
+        for arm, name in zip(("--baseline", "--candidate"), arms, strict=True)
+        for word in (arm, f"precision={name}")
+    ]
+    found = ampbench("ab", "mlp", "--preset", "tiny", *settings)
+    assert (found.code, found.err) == (2, "ampbench: error: float8 is emulated: it has errors, and no time\n")
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose last commit has a layer more."""

@@ -19,7 +19,6 @@ from ampbench.records.ranges import (
     WEIGHT,
     FirstNonfinite,
     LowRun,
-    Magnitudes,
     OriginPass,
     RangePass,
     SeenGradient,
@@ -40,7 +39,7 @@ from ampbench.studies.headroom import (
     usable_scales,
 )
 from ampbench.studies.origin import Origin
-from ampbench.trace.ranges import count_magnitudes
+from ampbench.trace.ranges import count_magnitudes, record_of
 from tests.stored_runs import make_case
 from tests.studies.range_records import error, passed, values
 
@@ -164,21 +163,7 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def magnitudes(values, what=ACTIVATION, kind="Linear", name=""):
-    counts = count_magnitudes(torch.tensor(values, dtype=torch.float32))
-    lowest, highest = min(counts.exponents, default=0), max(counts.exponents, default=-1)
-    return Magnitudes(
-        module="layer",
-        kind=kind,
-        what=what,
-        name=name,
-        elements=counts.elements,
-        zeros=counts.zeros,
-        nonfinite=counts.nonfinite,
-        largest=counts.largest,
-        lowest=lowest,
-        counts=[counts.exponents[place] for place in range(lowest, highest + 1)],
-        powers=[counts.powers[place] for place in range(lowest, highest + 1)],
-    )
+    return record_of("layer", what, name, kind, count_magnitudes(torch.tensor(values, dtype=torch.float32)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
