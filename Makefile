@@ -71,6 +71,6 @@ atlas: environment
 proof: environment
 	$(BIN)/python -m benchmarks.self.outcomes proof.jsonl
 
-# The suite over torch releases, as a site of asv. Each release takes 6 GB, one after the other, and about 10 minutes.
+# The suite over torch releases, as a site of asv. One environment of 6 GB; about 6 minutes a release.
 asv-trends: environment
 	$(BIN)/python -m benchmarks.torch_releases
