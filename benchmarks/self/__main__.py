@@ -20,19 +20,13 @@ def _timing() -> Rows:
         yield f"SD over servers, {cell} ({format_seconds(seconds)})", f"{deviation:.1%}", "≤ 1.5% on seven of eight"
 
 
-def _load() -> Rows:
+def _store() -> Rows:
     goals = {"seconds": "≤ 4 s", "peak resident bytes": "≤ 1.5 GB"}
     for name, value in load.measure().items():
         written = format_bytes(value) if "bytes" in name else format_seconds(value)
         yield f"load 100,000 cases of 5 rounds of 20 samples: {name}", written, goals.get(name, "–")
-
-
-def _compare() -> Rows:
     written = format_seconds(load.compare_seconds())
     yield "compare two runs of 10,000 cases of 10 rounds of 20 samples", written, "≤ 5 s"
-
-
-def _trend() -> Rows:
     yield "trend over 200 runs of 200 cases of 4 rounds of 20 samples", format_seconds(load.trend_seconds()), "≤ 5 s"
 
 
@@ -41,9 +35,7 @@ PARTS: Mapping[str, Callable[[], Iterable[tuple[str, str, str]]]] = MappingProxy
         "timing": _timing,
         "startup": startup.rows,
         "walls": startup.wall_rows,
-        "load": _load,
-        "compare": _compare,
-        "trend": _trend,
+        "store": _store,
         "report": report.rows,
         "tracing": tracing.rows,
         "headroom": tracing.headroom_rows,

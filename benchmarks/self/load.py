@@ -12,10 +12,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from ampbench import compare
-from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Divergence, Fitness, MemoryPass, OutputDivergence, ReferenceStep, Round
-from ampbench.records.run import SCHEMA, Footer, Header, Selection, Settings
+from ampbench.records.case import Case
+from ampbench.records.run import Entry
 from ampbench.store import RunWriter
+from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round
 
 CASES = 100_000
 ROUNDS = 5
@@ -59,91 +59,29 @@ def write_run(
     All times are multiplied by `factor`; `header` are fields of the header.
     """
     generator = np.random.default_rng(seed)
-    listed = [make_case(number) for number in range(cases)]
+    listed = [
+        make_case(PRECISIONS[number % len(PRECISIONS)], workload=f"network_{number // len(PRECISIONS)}")
+        for number in range(cases)
+    ]
     with RunWriter.create(results, replace(make_header(), **header), listed) as writer:
         for start in range(0, cases, 1000):
-            entries: list[Round | MemoryPass | Divergence] = []
-            for case in listed[start : start + 1000]:
-                times = factor * generator.lognormal(-7, 0.02, (rounds, SAMPLES))
-                entries += [make_round(case, number, samples) for number, samples in enumerate(times)]
-                entries += [make_memory(case), make_divergence(case)]
-            writer.append(*entries)
-        writer.append(Footer(ended="complete", finished_at="2026-01-31T12:00:00Z"))
+            some = listed[start : start + 1000]
+            times = factor * generator.lognormal(-7, 0.02, (len(some), rounds, SAMPLES))
+            writer.append(
+                *(entry for case, rows in zip(some, times, strict=True) for entry in make_entries(case, rows))
+            )
+        writer.append(COMPLETE)
     return writer.path
 
 
-def make_header() -> Header:
-    environment = Environment(
-        host="synthetic",
-        system="",
-        cpu="",
-        cpu_count=1,
-        python_version="",
-        torch_version="0",
-        numpy_version="",
-        threads=1,
-    )
-    return Header(
-        schema=SCHEMA,
-        run="synthetic",
-        ampbench_version="",
-        started_at="2026-01-31T12:00:00Z",
-        selection=Selection(),
-        settings=Settings(rounds=ROUNDS),
-        environment=environment,
-    )
-
-
-def make_case(number: int) -> Case:
-    return Case(
-        workload="linear_chain",
-        family="linear",
-        parameters={"depth": 4, "width": number // len(PRECISIONS)},
-        precision=PRECISIONS[number % len(PRECISIONS)],
-        device="cpu",
-        phase="inference",
-        path="eager",
-        batch_size=8,
-        input_dtype="fp32",
-        memory_format="contiguous",
-    )
-
-
-def make_round(case: Case, number: int, samples: np.ndarray) -> Round:
-    return Round(
-        case_id=case.case_id,
-        round=number,
-        server=number,
-        samples=[build.tolist() for build in np.array_split(samples, BUILDS)],
-        steps_per_sample=[10] * BUILDS,
-        warmup_steps=[3] * BUILDS,
-        items_per_step=8,
-        weights_digest="0123456789abcdef",
-        fitness=Fitness(steal_share=0.01, load=0.4, frequency_hz=2.1e9),
-        seconds=1.2345,
-        finished_at="2026-01-31T12:00:00Z",
-    )
-
-
-def make_memory(case: Case) -> MemoryPass:
-    return MemoryPass(
-        case_id=case.case_id,
-        source="profiler",
-        peak_bytes=9_670_656,
-        parameter_bytes=4_000_000,
-        buffer_bytes=0,
-        input_bytes=100_000,
-    )
-
-
-def make_divergence(case: Case) -> Divergence:
-    return Divergence(
-        case_id=case.case_id,
-        weights_digest="0123456789abcdef",
-        inputs_digest="fedcba9876543210",
-        reference=ReferenceStep(device="cpu", output_norm=1.5),
-        output=OutputDivergence(rel_l2=5.4e-3, max_abs=0.01, cosine=0.99998, floor_rel_l2=1.6e-3, fp32_rel_l2=3.9e-7),
-    )
+def make_entries(case: Case, times: np.ndarray) -> list[Entry]:
+    """Return the records of a case: rounds of `times`, memory and divergence."""
+    shared = {"steps_per_sample": [10] * BUILDS, "warmup_steps": [3] * BUILDS, "seconds": 1.2345}
+    rounds = [
+        make_round(case, number=place, samples=[build.tolist() for build in np.array_split(samples, BUILDS)], **shared)
+        for place, samples in enumerate(times)
+    ]
+    return [*rounds, make_memory(case, 9_670_656), make_divergence(case)]
 
 
 def compare_seconds(cases: int = 10_000, rounds: int = 10) -> float:

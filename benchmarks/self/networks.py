@@ -21,26 +21,6 @@ def small_conv() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*layers), torch.randn(4, 3, 32, 32)
 
 
-class Doubling(nn.Module):
-    """A network whose activations pass through a buffer, twice as large as needed where `changed`."""
-
-    def __init__(self, changed: int):
-        super().__init__()
-        self.changed = changed
-        self.first, self.last = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 8, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x).relu()
-        buffer = x.new_zeros((x.shape[0] * (1 + self.changed), *x.shape[1:]))
-        buffer[: x.shape[0]] = x
-        return self.last(buffer[: x.shape[0]])
-
-
-def doubled_buffer(changed: int = 0) -> tuple[nn.Module, torch.Tensor]:
-    """A buffer of activations twice as large as needed."""
-    return Doubling(changed), torch.randn(4, 3, 32, 32)
-
-
 class Head(nn.Module):
     """A linear head and its softmax, in fp32 or, where `changed`, in autocast's dtype."""
 

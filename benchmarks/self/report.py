@@ -5,18 +5,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
 from ampbench.core.units import format_bytes, format_seconds
-from tests.report.large_runs import write_large_run, write_zoo_run
+from benchmarks.self.load import write_run
 
-SIZES = (500, 10_000)
-GOALS = {500: ("≤ 3 s", "≤ 2 MB"), 10_000: ("≤ 6 s", "≤ 15 MB")}
-GOAL_COMPARED = "≤ 8 s"
-ANSWERS = {"sorting": "≤ 100 ms", "searching": "≤ 100 ms"}
+CASES = 10_000
 REPETITIONS = 3
 _TORCH_FREE = """
 import sys
@@ -50,51 +47,21 @@ def rows() -> Iterator[tuple[str, str, str]]:
     Without a Chromium, a reader's waiting times are left out.
     """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    report = f"report of {CASES:,} cases"
     with tempfile.TemporaryDirectory() as folder:
-        pages: dict[int, Path] = {}
-        for cases in SIZES:
-            run = write_large_run(Path(folder) / str(cases), cases)
-            pages[cases] = Path(folder) / f"{cases}.html"
-            built, size = GOALS[cases]
-            yield f"report of {cases:,} cases: built", format_seconds(build_seconds(run, pages[cases])), built
-            yield f"report of {cases:,} cases: file", format_bytes(pages[cases].stat().st_size), size
-        yield from compared_rows(Path(folder), SIZES[-1])
-        yield from zoo_rows(Path(folder) / "zoo")
+        page, compared = Path(folder) / "page.html", Path(folder) / "compared.html"
+        old, new = (write_run(Path(folder), CASES, seed=seed, run=f"run{seed}") for seed in range(2))
+        yield f"{report}: built", format_seconds(build_seconds(new, page)), "≤ 6 s"
+        yield f"{report} against a baseline: built", format_seconds(build_seconds(new, compared, old)), "≤ 8 s"
+        for name, file in ((report, page), (f"{report} against a baseline", compared)):
+            yield f"{name}: file", format_bytes(file.stat().st_size), "≤ 15 MB"
         if chromium is not None:
-            yield from browser_rows(chromium, pages)
-
-
-def browser_rows(chromium: str, pages: Mapping[int, Path]) -> Iterator[tuple[str, str, str]]:
-    """Yield how soon Chromium shows each page, and answers."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for cases, page in pages.items():
-            painted, large = format_seconds(first_paint_seconds(browser, page)), cases == SIZES[-1]
-            yield f"report of {cases:,} cases: first paint in Chromium", painted, "≤ 1 s" if cases == SIZES[0] else "–"
-            for act, answered in answer_seconds(browser, page).items():
-                yield f"report of {cases:,} cases: {act}", format_seconds(answered), ANSWERS[act] if large else "–"
-        browser.close()
-
-
-def compared_rows(folder: Path, cases: int) -> Iterator[tuple[str, str, str]]:
-    """Yield how long the report of a run against a baseline takes and how large it is, where nothing is equal."""
-    old, new = (write_large_run(folder / "compared", cases, run=f"run{seed}", seed=seed) for seed in range(2))
-    page = folder / "compared.html"
-    built, size = format_seconds(build_seconds(new, page, old)), GOALS[cases][1]
-    yield f"report of {cases:,} cases against a baseline: built", built, GOAL_COMPARED
-    yield f"report of {cases:,} cases against a baseline: file", format_bytes(page.stat().st_size), size
-
-
-def zoo_rows(folder: Path, networks: int = 200) -> Iterator[tuple[str, str, str]]:
-    """Yield how long the report and `show` of many networks in five precisions take, and how large the page is."""
-    run = write_zoo_run(folder, networks)
-    page = folder / "zoo.html"
-    networks_measured = f"{networks} networks in 5 precisions, {networks // 3} of them in training, too"
-    yield f"report of {networks_measured}: built", format_seconds(build_seconds(run, page)), "≤ 5 s"
-    yield f"report of {networks_measured}: file", format_bytes(page.stat().st_size), "≤ 4 MB"
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", _TORCH_FREE, "show", str(run)], check=True, capture_output=True)
-    yield f"show of {networks_measured}", format_seconds(time.perf_counter() - started), "≤ 3 s"
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                yield f"{report}: first paint in Chromium", format_seconds(first_paint_seconds(browser, page)), "–"
+                for act, answered in answer_seconds(browser, page).items():
+                    yield f"{report}: {act}", format_seconds(answered), "≤ 100 ms"
+                browser.close()
 
 
 def build_seconds(run: Path, page: Path, baseline: Path | None = None) -> float:

@@ -5,9 +5,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
 from ampbench.core.units import format_seconds
@@ -70,7 +69,6 @@ def measure_small_run(results: Path) -> None:
 
 ONE_NETWORK = ("run", "mlp")
 DEFAULT = ("run", "--budget", "10")
-TWO_ARMS = ("ab", "mlp", "--phase", "inference", "--baseline", "here", "--candidate", "X=1", "--rounds", "5")
 
 
 def wall_rows() -> Iterator[tuple[str, str, str]]:
@@ -80,23 +78,6 @@ def wall_rows() -> Iterator[tuple[str, str, str]]:
     yield "ampbench run mlp, 5 precisions, both phases: its first full table", format_seconds(first), "≤ 10 s"
     _, wall, _ = _session(DEFAULT)
     yield "ampbench run, the default suite (make demo): wall", format_seconds(wall), "≤ 90 s"
-    _, _, rounds = _session(TWO_ARMS)
-    between = statistics.median(between_blocks(rounds))
-    yield "ampbench ab, three lanes: from a block's last build to the next one's first", format_seconds(between), "–"
-
-
-def between_blocks(rounds: Iterable[Round]) -> list[float]:
-    """Return the seconds from the end of the last round of each block to the beginning of the next one's first.
-
-    A round of `ab` has the time of its builds, not of the gaps: builds of other lanes in the first round of a block
-    count as before it, which is a fraction of a second.
-    """
-    ends: dict[int, tuple[float, float]] = {}
-    for timing in rounds:
-        first, last = ends.get(timing.round, (float("inf"), 0.0))
-        ends[timing.round] = min(first, _ended(timing) - timing.seconds), max(last, _ended(timing))
-    ordered = [ends[block] for block in sorted(ends)]
-    return [after[0] - before[1] for before, after in pairwise(ordered)]
 
 
 def _session(arguments: tuple[str, ...]) -> tuple[float, float, list[Round]]:

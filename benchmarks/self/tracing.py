@@ -1,4 +1,4 @@
-"""The cost of tracing: every cast of a training step, a ledger of a million ops, a probe of rules, every magnitude."""
+"""The cost of tracing: every cast of a training step, a probe of rules, every magnitude."""
 
 import statistics
 import subprocess
@@ -14,9 +14,6 @@ from torchvision.models import resnet50
 import ampbench
 from ampbench.core.units import format_seconds
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.casts import CastPass, savings
-from ampbench.studies.casts import by_op, by_origin, by_weight
-from ampbench.trace.ledger import CastLedger
 from ampbench.trace.ranges import watch_ranges
 from ampbench.worker.machine import Cpu
 from ampbench.worker.sources import build_workload
@@ -24,7 +21,6 @@ from ampbench.worker.step import TrainingStep, build_training
 from ampbench.workloads.index import WORKLOADS
 
 STEPS = 15
-OPS = 1_000_000
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
@@ -32,7 +28,6 @@ def rows() -> Iterator[tuple[str, str, str]]:
     plain, traced, debugged = step_seconds()
     step = "a ResNet-50 training step (2x3x64x64, bf16 autocast)"
     yield f"{step} under trace_casts", f"{traced / plain:.2f} times", f"DebugMode's, {debugged / plain:.2f} times"
-    yield f"a ledger of {OPS:,} ops: savings and views", format_seconds(summary_seconds()), "≤ 5 s"
     yield "probe of autocast's rules, cpu, one dtype", format_seconds(probe_seconds("cpu")), "≤ 30 s"
 
 
@@ -57,17 +52,6 @@ def step_seconds() -> tuple[float, float, float]:
     return plain, traced, debugged
 
 
-def summary_seconds() -> float:
-    """Return the seconds that all views of a trace of about `OPS` ops take, its records made before."""
-    record = CastPass(case_id="", how="device", trace=_long_ledger().trace)
-    start = time.perf_counter()
-    views = by_op(record), by_weight(record), by_origin(record), savings(record.trace)
-    seconds = time.perf_counter() - start
-    assert all(views)
-    assert len(record.trace.ops) >= OPS
-    return seconds
-
-
 def probe_seconds(device: str) -> float:
     """Return the wall time of a probe of one device type and dtype, with Python's start."""
     probe = f"from ampbench.studies.devices_measure import probe_rules; probe_rules({device!r}, ['bfloat16'])"
@@ -90,19 +74,6 @@ def _step() -> tuple[torch.nn.Module, Callable[[], None]]:
         optimizer.step()
 
     return model, step
-
-
-def _long_ledger() -> CastLedger:
-    layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(100)))
-    batch = torch.randn(1, 2)
-    with torch.no_grad(), ampbench.trace_casts(layers) as ledger:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            layers(batch)
-        ops_once = len(ledger.ops)
-        for _ in range(OPS // ops_once):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                layers(batch)
-    return ledger
 
 
 TURNS = 7

@@ -1,7 +1,7 @@
-"""Stored runs of many cases, as a large suite of one machine leaves them: for the report's benchmark."""
+"""A stored run of many networks."""
 
 from collections.abc import Iterator
-from itertools import count, islice, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,102 +13,7 @@ from ampbench.records.run import Entry
 from ampbench.result import Result
 from ampbench.show.rows import grouped
 from ampbench.store import RunWriter, StoredRun, read_run, run_files
-from tests.stored_runs import (
-    COMPLETE,
-    change_divergence,
-    make_case,
-    make_divergence,
-    make_header,
-    make_memory,
-    make_round,
-)
-
-BATCHES = (1, 8, 32, 128)
-ROUNDS, BUILDS, SAMPLES = 5, 3, 7
-SPEEDUP = {"fp32": 1.0, "tf32": 1.6, "fp16_autocast": 1.9, "bf16_autocast": 2.1, "fp16_pure": 2.4, "bf16_pure": 2.6}
-ERROR = {"fp32": 4e-7, "tf32": 5e-4, "fp16_autocast": 8e-4, "bf16_autocast": 6e-3, "fp16_pure": 1e-3, "bf16_pure": 8e-3}
-FAMILIES = ("conv", "linear", "sequence", "data")
-
-
-def large_cases(number: int) -> list[Case]:
-    """Return `number` cases: every precision of workloads, each in both phases and at four batch sizes."""
-
-    def planned() -> Iterator[Case]:
-        for workload in count():
-            for batch, phase, precision in product(BATCHES, ("inference", "training"), ERROR):
-                yield make_case(
-                    precision,
-                    workload=f"workload_{workload}",
-                    family=FAMILIES[workload % len(FAMILIES)],
-                    parameters={"depth": 4 + workload % 5, "width": 256 << workload % 4},
-                    phase=phase,
-                    batch_size=batch,
-                    input_dtype=precision[:4] if precision.endswith("pure") else "fp32",
-                )
-
-    return list(islice(planned(), number))
-
-
-def write_large_run(results: Path, number: int, run: str = "large", factor: float = 1.0, seed: int = 0) -> Path:
-    """Write a run of `number` cases, of which one in 40 failed and one in 25 was skipped; times are times `factor`."""
-    generator = np.random.default_rng(seed)
-    cases = large_cases(number)
-    header = replace(make_header(), run=run)
-    with RunWriter.create(results, header, cases) as writer:
-        for start in range(0, number, 500):
-            writer.append(
-                *(entry for case in cases[start : start + 500] for entry in _entries(case, factor, generator))
-            )
-        writer.append(COMPLETE)
-    return writer.path
-
-
-def _entries(case: Case, factor: float, generator: np.random.Generator) -> Iterator[Entry]:
-    drawn = generator.random()
-    if drawn < 1 / 40:
-        frames = [f"torch/nn/modules/linear.py:{line} in forward" for line in (125, 1511, 1520)]
-        yield Failure(case_id=case.case_id, stage="round", cause="exception", message="RuntimeError: no", frames=frames)
-        return
-    if drawn < 1 / 40 + 1 / 25:
-        yield Skip(case_id=case.case_id, reason=f"{case.precision} is not supported by this device")
-        return
-    batch, training = case.batch_size or 1, case.phase == "training"
-    seconds = factor * 1e-4 * (1 + batch) ** 0.8 * (3 if training else 1) / SPEEDUP.get(case.precision, 2.0)
-    noise = generator.lognormal(0, 0.01, ROUNDS)[:, None, None] * generator.lognormal(
-        0, 0.02, (ROUNDS, BUILDS, SAMPLES)
-    )
-    for number in range(ROUNDS):
-        samples = (seconds * noise[number]).tolist()
-        yield make_round(
-            case,
-            number=number,
-            server=number,
-            samples=samples,
-            steps_per_sample=[4] * BUILDS,
-            items_per_step=batch,
-            warmup_steps=[3] * BUILDS,
-        )
-    yield make_memory(
-        case, int(1e6 * (1 + batch) / (1 if case.precision.endswith("autocast") else SPEEDUP[case.precision]))
-    )
-    error = ERROR.get(case.precision, 5e-3) * float(generator.lognormal(0, 0.3))
-    yield make_divergence(
-        case,
-        output_rel_l2=error,
-        output_floor_rel_l2=error / 3,
-        output_fp32_rel_l2=ERROR["fp32"],
-        output_max_abs=error,
-        output_cosine=1 - error**2,
-        repeatable=True,
-        argmax_agreeing=98,
-        argmax_decisions=100,
-        **(
-            {"loss": 1.0 + error, "reference_loss": 1.0, "grad_rel_l2": 2 * error, "param_rel_l2": error}
-            if training
-            else {}
-        ),
-    )
-
+from tests.stored_runs import COMPLETE, change_divergence
 
 STORED = Path(__file__).parents[2] / "results" / "demo"
 """A run of the real program, whose records those of a zoo are made of."""
