@@ -527,14 +527,12 @@ class PreparedComparison:
 class Plan:
     """The limits of a session: the metrics' kinds, blocks and seconds.
 
-    An arm against `itself` has no control, every case has all blocks, and nothing is explained. Otherwise cases that
-    regressed are traced in both arms afterwards and, where their torch differs, autocast's rules are probed.
+    Cases that regressed are traced in both arms afterwards and, where their torch differs, autocast's rules are probed.
     """
 
     kinds: Collection[str]
     blocks: int = 32
     max_seconds: float | None = None
-    itself: bool = False
     threshold_of: ThresholdOf = default_threshold
 
 
@@ -618,7 +616,7 @@ def measure(
         ]
         timed = "time" in plan.kinds
         blocks = BlockSession(
-            _lanes(prepared, writers, control=timed and not plan.itself),
+            _lanes(prepared, writers, control=timed),
             lambda: _look(writers[0].path, writers[1].path, plan) if timed else Look(),
             blocks=plan.blocks if timed else 1,  # one block shows that a case still runs
             max_seconds=plan.max_seconds,
@@ -636,7 +634,7 @@ def measure(
             show = shlex.join(["ampbench", "compare", *(str(writer.path) for writer in writers)])
             raise NothingToRunError(f"{error}; see the measurements: {show}") from error
         footer = ended
-        if not plan.itself and ended != "interrupted":
+        if ended != "interrupted":
             try:
                 findings = _compared(writers[0].path, writers[1].path, plan)
                 devices = list(
@@ -668,8 +666,7 @@ def _look(baseline: Path, candidate: Path, plan: Plan) -> Look:
     times = [finding for finding in findings if finding.kind == "time"]
     fired = {finding.case.case_id for finding in times if finding.code is ChangeCode.UNCONFIRMED}
     going_on = {finding.case.case_id for finding in times if finding.code in OPEN}
-    decided = {finding.case.case_id for finding in times} - going_on - fired
-    return Look(decided=set() if plan.itself else decided, fired=fired)
+    return Look(decided={finding.case.case_id for finding in times} - going_on - fired, fired=fired)
 
 
 def _check_settings(option: str, request: ArmRequest, selection: Selection) -> None:

@@ -206,7 +206,7 @@ def trend(
     return 0
 
 
-MOST_BLOCKS, CONTROL_BLOCKS = 32, 16
+MOST_BLOCKS = 32
 ARM = "A Python executable, git:REF, NAME=VALUE or here; repeat to combine."
 
 
@@ -216,15 +216,8 @@ def ab(
     candidate: Annotated[list[str] | None, Option("--candidate", metavar="ARM", help=f"Likewise. {ARM}")] = None,
     selection: Selected,
     blocks: Annotated[
-        int | None,
-        Option(
-            "--rounds",
-            metavar="N",
-            min=1,
-            max=MOST_BLOCKS,
-            help="Maximum number of blocks. Default: 32; 16 for an arm against itself.",
-        ),
-    ] = None,
+        int, Option("--rounds", metavar="N", min=1, max=MOST_BLOCKS, help="Maximum number of blocks. Default: 32.")
+    ] = MOST_BLOCKS,
     min_run_time: Annotated[
         str,
         Option(
@@ -249,8 +242,6 @@ def ab(
     The worst 10 cases that regressed are then traced in both arms, to list the dtypes, casts and rules of autocast that
     changed; --budget does not count that.
 
-    Equal arms show the smallest change that this machine detects, and its false alarms.
-
     An arm is a Python executable (another torch, with ampbench installed), git:REF (a commit of this repository), here
     (nothing changed), or NAME=VALUE settings: an environment variable in upper case, threads,
     precision, path, memory_format, sdpa, scaler, optimizer, or a workload's parameter.
@@ -260,19 +251,17 @@ def ab(
       ampbench ab --baseline ~/torch-2.13/bin/python --candidate here resnet18
       ampbench ab --baseline git:main --candidate here model.py:make --gate
       ampbench ab --baseline precision=fp32 --candidate precision=bf16_pure mlp
-      ampbench ab mlp    the smallest change detected here, and false alarms
+      ampbench ab mlp    equal arms: does anything seem to differ?
     """
     from ampbench import ab
 
-    itself = (baseline or [ab.HERE]) == (candidate or [ab.HERE])
-    if itself and gate:
+    if gate and (baseline or [ab.HERE]) == (candidate or [ab.HERE]):
         raise UsageError("--gate judges a candidate: name one that differs, as in --baseline git:main")
 
     rules = judging.read(default=gate)
-    count = blocks or (CONTROL_BLOCKS if itself else MOST_BLOCKS)
     most = typed("--budget", parse_seconds, budget) if budget else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
-    settings = replace(settings, rounds=count)
+    settings = replace(settings, rounds=blocks)
 
     from ampbench import store
     from ampbench.cli.progress import progress_line
@@ -280,10 +269,7 @@ def ab(
     store.require_writable(results)
     ours = ab.parse_arm("--baseline", baseline or [])
     theirs = ab.parse_arm("--candidate", candidate or [])
-    kinds = ("time",) if itself else rules.kinds
-    plan = ab.Plan(
-        kinds=kinds, blocks=count, max_seconds=most, itself=itself, threshold_of=rules.threshold_of,
-    )  # fmt: skip
+    plan = ab.Plan(kinds=rules.kinds, blocks=blocks, max_seconds=most, threshold_of=rules.threshold_of)
     watching = progress_line(live=sys.stderr.isatty())
     with ab.prepare(selection, settings, ours, theirs) as prepared, watching as watch:
         for note in prepared.notes:
@@ -298,9 +284,6 @@ def ab(
             print_note,
         )
     from ampbench.comparison import Comparison
-    from ampbench.judge.compare import judge_self
-    from ampbench.judge.rounds import MeasuredRun
-    from ampbench.show.comparison import control_document
 
     runs = f"{files[0].stem} {files[1].stem}"
     again = f"ampbench {'gate' if gate else 'compare'} {runs}{results_words(results)}{judging.words}"
@@ -310,14 +293,10 @@ def ab(
         whole = comparison.whole
         # running out of time before any comparison is an error
         nothing = ended == "out of time" and all(change.code is ChangeCode.NOT_RUN for change in whole.findings)
-        failed = whole.failed or (itself and MeasuredRun.of(base).failed)
-        code = CASE_FAILED if failed else NothingToRunError.exit_code if nothing else 0
-        if itself:
-            print_document(control_document(judge_self(whole, base.rounds)), format)
-        elif gate:
+        code = CASE_FAILED if whole.failed else NothingToRunError.exit_code if nothing else 0
+        if gate:
             code = print_comparison(comparison, format, verbose, comparison.gate())
         else:
             print_comparison(comparison, format, verbose)
-    shows = "shows the verdicts on each case" if itself else "shows this again"
-    print_note(f"{ended}: both arms are stored; {again} {shows}")
+    print_note(f"{ended}: both arms are stored; {again} shows this again")
     return INTERRUPTED if ended == "interrupted" else code

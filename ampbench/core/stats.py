@@ -469,25 +469,6 @@ def chance_of_at_most(successes: int, trials: int, share: float) -> float:
     return min(total, 1.0)
 
 
-def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share seen as `successes` of `trials` (Wilson, 1927; from SciPy)."""
-    from scipy.stats import binomtest  # takes most of a second to import
-
-    interval = binomtest(successes, trials).proportion_ci(method="wilson")
-    return float(interval.low), float(interval.high)
-
-
-def detectable_effect(error: Floats, freedom: Floats, alpha: float, power: float, margin: Floats) -> Floats:
-    """Return the smallest effects, (cells,), found with `power` to be beyond `margin` at the one-sided `alpha`.
-
-    An estimate with standard error s is certainly beyond the margin if it exceeds it by t(1 - alpha) s, and does so
-    with probability `power` if the effect is t(power) s larger (Cohen, "Statistical power analysis", 1988).
-    """
-    from scipy.special import stdtrit
-
-    return margin + (stdtrit(freedom, 1 - alpha) + stdtrit(freedom, power)) * error
-
-
 def count_to_decide(
     estimates: Floats,
     variance: Floats,

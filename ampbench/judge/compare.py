@@ -2,27 +2,18 @@
 
 Traces of the same cases and probes of the same devices explain a change (ops, dtypes, casts, rules of autocast). The
 ops of a trace are compared by Python function, module and phase; their order decides neither dtypes nor casts. A module
-path on one side only is paired with the next such path of the same function. An arm measured against itself gives the
-rate of false alarms and the smallest detectable change.
+path on one side only is paired with the next such path of the same function.
 """
 
-import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ampbench.core import stats
-from ampbench.core.metrics import MEAN
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted, format_bytes
 from ampbench.errors import NothingComparableError
-from ampbench.judge.deciding import ALPHA, FAMILY_ALPHA, LOOKS, POWER
 from ampbench.judge.exact import (
     ThresholdOf,
     accuracy_findings,
@@ -46,77 +37,22 @@ from ampbench.records.changes import (
     OUTCOME,
     Caveat,
     Change,
-    ChangeCode,
     ChangeStatus,
     Comparison,
     ControlCode,
     ControlVerdict,
-    Detectable,
     Explanation,
-    SelfComparison,
     Side,
     Traces,
     rank,
 )
 from ampbench.records.kinds import CASTS, CHECK, RULES, deed_of
 from ampbench.records.labels import few, kernels_said, not_the_commits
-from ampbench.records.measured import Round
 from ampbench.records.rules import FAKE, RuleChange, RuleProbe
 from ampbench.store import CUT, StoredRun
 from ampbench.studies.check import came_or_went, latest
 from ampbench.studies.rules import compare_rules, probed_twice, unobserved
 from ampbench.studies.rules import rank as rule_rank
-
-LANES = 3 / 2
-"""The ratio of lanes: a comparison has three, with the control; an arm against itself has two."""
-DECIDING_LOOKS = LOOKS[1:]
-"""The looks that can find a change; the first can only prove `unchanged` (docs/statistics.md)."""
-
-
-def judge_self(comparison: Comparison, rounds: Sequence[Round]) -> SelfComparison:
-    """Return false alarms and detectable changes of a `comparison` of an arm with itself; `rounds` are of one side."""
-    every = [finding for finding in comparison.findings if finding.kind == "time"]
-    times = [finding for finding in every if finding.metric != MEAN]
-    alarms = [finding for finding in every if finding.status in _CHANGED]
-    level = min(ALPHA, FAMILY_ALPHA / max(2 * len(times), 1)) / len(LOOKS)  # its typical time and its mean
-    able = [
-        finding for finding in times if finding.code is not ChangeCode.UNFIT_MACHINE and 0.5**finding.blocks <= level
-    ]
-    spreads = {
-        finding.case.case_id: finding.details["standard_error"] * math.sqrt(finding.blocks)
-        for finding in times
-        if finding.blocks and "standard_error" in finding.details
-    }
-    threshold, seconds = max((finding.threshold for finding in times), default=0.0), LANES * block_seconds(rounds)
-    detectable = []
-    for blocks in DECIDING_LOOKS if spreads else ():
-        error = np.array([*spreads.values()]) / math.sqrt(blocks)
-        freedom, margin = np.full(len(error), blocks - 1.0), np.full(len(error), math.log1p(threshold))
-        effects = np.expm1(stats.detectable_effect(error, freedom, ALPHA / len(LOOKS), POWER, margin))
-        detectable.append(Detectable(blocks, blocks * seconds, float(np.median(effects)), float(effects.max())))
-    return SelfComparison(
-        cases=len(times),
-        blocks=max((finding.blocks for finding in times), default=0),
-        false_alarms=alarms,
-        suspected=[finding for finding in every if finding.code in (ChangeCode.NOT_CONFIRMED, ChangeCode.UNCONFIRMED)],
-        unfit=[finding for finding in times if finding.code is ChangeCode.UNFIT_MACHINE],
-        unchanged=[finding for finding in times if finding.status is ChangeStatus.UNCHANGED],
-        able=len(able),
-        highest_rate=stats.wilson_interval(len(alarms), len(able))[1] if able else math.nan,
-        spreads=spreads,
-        detectable=detectable,
-    )
-
-
-def block_seconds(rounds: Sequence[Round]) -> float:
-    """Return the seconds of a block: the median time between the ends of a case's rounds in two blocks."""
-    ends: dict[str, list[float]] = {}
-    for measured in rounds:
-        if not measured.confirmation:
-            ends.setdefault(measured.case_id, []).append(datetime.fromisoformat(measured.finished_at).timestamp())
-    gaps = [later - earlier for times in ends.values() for earlier, later in itertools.pairwise(sorted(times))]
-    return stats.median(gaps) if gaps else math.nan
-
 
 _CHANGED = (ChangeStatus.REGRESSED, ChangeStatus.IMPROVED)
 

@@ -1,30 +1,23 @@
-"""Compare machines: the measurements of each, side by side, and the fastest.
+"""Machines side by side: the measurements of each, the fastest first. Every number is of one machine."""
 
-Every number is of one machine; a ratio between machines is of two.
-"""
-
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from msgspec import structs
 
-from ampbench.core import stats
 from ampbench.core.budget import Budget
 from ampbench.core.units import counted
 from ampbench.judge import frame
-from ampbench.judge.rounds import MeasuredRun
 from ampbench.judge.verdict import takes_of, verdicts_of
-from ampbench.records.changes import Interval
+from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.show.document import Document
 from ampbench.show.networks import Network, Place, network_names, side_by_side
 from ampbench.show.rows import Group, Row, Take, grouped, number, with_verdicts
 from ampbench.store import StoredRun
 from ampbench.store.folder import lanes_together, trainings_beside
-
-BEST, TIED, ALONE = "best", "tied", "alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,59 +95,20 @@ def _by_device(
 
 def networks(measured: Sequence[Machine]) -> list[Network]:
     """Return each network on each machine, by network, the fastest machine first."""
-    together: dict[Group, list[tuple[Machine, Network]]] = {}
+    together: dict[Group, list[Network]] = {}
+    first: list[Case] = []
     for machine in measured:
         for group, rows in grouped(machine.rows).items():
             if group in machine.takes:
                 network = Network(name="", rows=rows, take=machine.takes[group], machine=machine.name)
-                together.setdefault(replace(group, device=""), []).append((machine, network))
-    first = [machine.stored.cases[network.rows[0]["case_id"]] for (machine, network), *_ in together.values()]
-    names = network_names([structs.replace(case, device="cpu") for case in first])
+                alike = together.setdefault(replace(group, device=""), [])
+                first += [] if alike else [structs.replace(machine.stored.cases[rows[0]["case_id"]], device="cpu")]
+                alike.append(network)
     compared = []
-    for name, tables in zip(names, together.values(), strict=True):
-        standings = _standings(tables)
-        tables.sort(key=lambda table: (table[1].taken is None, _median(table[1].taken) or 0.0))
-        compared += [replace(network, name=name, standing=standings.get(network.machine, "")) for _, network in tables]
+    for name, tables in zip(network_names(first), together.values(), strict=True):
+        tables.sort(key=lambda network: number(network.taken["seconds_median"]) or 0.0 if network.taken else math.inf)
+        compared += [replace(network, name=name) for network in tables]
     return compared
-
-
-def _median(row: Row | None) -> float | None:
-    return None if row is None else number(row["seconds_median"])
-
-
-def _times_as_fast(ours: tuple[Machine, Row], theirs: tuple[Machine, Row]) -> Interval:
-    """Return the speed of a row relative to another, with its 95% interval by Welch's test on logarithms.
-
-    Without two rounds on each side there is no interval.
-    """
-    from scipy.special import stdtrit  # not for `show` of a run
-
-    seconds, base = _median(ours[1]), _median(theirs[1])
-    if not seconds or not base:
-        return Interval()
-    timed = [MeasuredRun.of(machine.stored).timed.get(row["case_id"], []) for machine, row in (ours, theirs)]
-    rounds = [np.log(np.array([[measured.seconds for measured in own]])) for own in timed]
-    if ours[0] is theirs[0] or min(logs.shape[1] for logs in rounds) < 2:
-        return Interval(value=base / seconds)
-    difference, error, freedom = (float(value[0]) for value in stats.welch(*rounds))
-    reach = float(stdtrit(freedom, 0.975)) * error
-    return Interval(value=base / seconds, low=float(np.exp(difference - reach)), high=float(np.exp(difference + reach)))
-
-
-def _standings(tables: Sequence[tuple[Machine, Network]]) -> dict[str, str]:
-    """Return the standing of each machine's take of a network, by the machines' names.
-
-    `BEST` is certainly faster than all others, `TIED` the fastest or maybe as fast, `ALONE` measured nowhere else.
-    """
-    members = [(machine, row) for machine, network in tables if (row := network.taken) and _median(row) is not None]
-    if not members:
-        return {}
-    first, *others = sorted(members, key=lambda member: _median(member[1]) or 0.0)
-    if not others:
-        return {} if len(tables) > 1 else {first[0].name: ALONE}
-    tied = [member for member in others if (low := _times_as_fast(first, member).low) is None or low <= 1]
-    standings = {first[0].name: TIED if tied else BEST}
-    return standings | {machine.name: TIED for machine, _ in tied}
 
 
 def _names(runs: Sequence[StoredRun]) -> list[str]:

@@ -372,36 +372,6 @@ class GateResult:
         return {0: "passed", NothingComparableError.exit_code: "undecided"}.get(self.exit_code, "failed")
 
 
-class Detectable(NamedTuple):
-    """The smallest slowdown found 19 times in 20 with `blocks` blocks, which take `seconds`: median and worst case."""
-
-    blocks: int
-    seconds: float
-    median: float
-    worst: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfComparison:
-    """The result of comparing the times of an arm's `cases` with themselves.
-
-    `false_alarms` were confirmed, `suspected` changes were not; `able` counts the cases with enough blocks to raise an
-    alarm. `highest_rate` is the upper end of the 95% Wilson interval of false alarms per such case. `spreads` are the
-    standard errors of the log ratio of one block by case id.
-    """
-
-    cases: int
-    blocks: int
-    false_alarms: Sequence[Change]
-    suspected: Sequence[Change]
-    unfit: Sequence[Change]
-    unchanged: Sequence[Change]
-    able: int
-    highest_rate: float
-    spreads: dict[str, float]
-    detectable: Sequence[Detectable]
-
-
 class Status(StrEnum):
     """The verdict on a case's results, apart from its time."""
 

@@ -33,14 +33,12 @@ from ampbench.records.changes import (
     Comparison,
     ControlCode,
     ControlVerdict,
-    Detectable,
     Difference,
     GateCode,
     GatePoint,
     GateResult,
     Ignored,
     Remark,
-    SelfComparison,
     Traces,
 )
 from ampbench.records.labels import case_labels, few, gathered
@@ -640,45 +638,3 @@ IGNORED: Sequence[Column[Ignored]] = (
     Column("until", lambda ignored: ignored.until.isoformat()),
 )
 """The findings that a policy ignores, as JSON has them."""
-
-
-DETECTABLE: Sequence[Column[Detectable]] = (
-    Column("blocks", lambda row: row.blocks, "blocks", "whole"),
-    Column("seconds", lambda row: row.seconds, "time", "s"),
-    Column("median", lambda row: row.median, "median case", "share", lambda row: format_percent(row.median)),
-    Column("worst", lambda row: row.worst, "worst case", "share", lambda row: format_percent(row.worst)),
-)
-
-
-def control_document(result: SelfComparison) -> Document:
-    """Return the result of an arm compared with itself: false alarms, and the smallest changes that can be seen."""
-    cases, alarms = counted(result.cases, "case"), result.false_alarms
-    rate = f" (95%: at most {format_percent(result.highest_rate)} of the {result.able} that could raise one, Wilson)"
-    if not result.able:
-        rate = ": there could be none, with these few blocks on a machine that was fit"
-    lines = [
-        f"false alarms: {len(alarms)} of {cases}{rate}",
-        *(f"{change.case.case_id}: {reason(change)}" for change in alarms),
-        f"proven unchanged: {len(result.unchanged)} of {cases}",
-    ]
-    if result.suspected:
-        lines.append(f"suspected and not confirmed by fresh blocks: {len(result.suspected)}")
-    if result.unfit:
-        lines.append(f"no verdict, the machine was unfit: {len(result.unfit)}, such as: {reason(result.unfit[0])}")
-    smallest = table("a slowdown is found 19 times in 20 if it is at least", DETECTABLE, result.detectable)
-    lists = ("false_alarms", "suspected", "unfit", "unchanged")
-    title = f"one arm against itself: {cases}, {counted(result.blocks, 'block')}"
-    return Document(
-        sections=lambda: [Section(title, [*map(Block, lines), *([smallest] if smallest.rows else [])])],
-        data=lambda: {
-            **{name: getattr(result, name) for name in ("cases", "blocks", "able", "spreads")},
-            **{name: [change.case.case_id for change in getattr(result, name)] for name in lists},
-            "highest_rate": result.highest_rate,
-            "detectable": records(DETECTABLE, result.detectable),
-        },
-        columns=["case_id", "spread"],
-        rows=lambda: [
-            {"case_id": case_id, "spread": spread}
-            for case_id, spread in sorted(result.spreads.items(), key=lambda pair: -pair[1])
-        ],
-    )

@@ -48,15 +48,13 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 class Network:
     """A measured network: the `rows` of its precisions, and which of them to `take`.
 
-    `name` is unique among the networks shown. With several machines, `machine` measured it, and `standing` is the rank
-    there of the precision to take: "best", "tied", "alone" or "".
+    `name` is unique among the networks shown. With several machines, `machine` measured it.
     """
 
     name: str
     rows: Sequence[Row]
     take: Take
     machine: str = ""
-    standing: str = ""
 
     @property
     def taken(self) -> Row | None:
@@ -154,7 +152,6 @@ def _line(network: Network, row: Row | None) -> Line:
         **{name: network.rows[0][name] for name in ("phase", "path", "device")},
         "machine": network.machine,
         "precision": None if row is None else precision_label(row),
-        "standing": network.standing if known["taken"] else "",
         **{name: number(known[name]) for name in NUMBERS},
         "error": None if row is None else judged_error(row),
         **{name: known[name] for name in VERDICT_COLUMNS},
@@ -182,7 +179,6 @@ COLUMNS: Sequence[Column[Line]] = (
     *map(_column, ("phase", "path", "device")),
     _column("machine", "machine", whole=True),
     _column("precision", "take", whole=True),
-    _column("standing", "standing", rare=True),
     _column("seconds_median", "time/step", "s"),
     _column("items_per_second"),
     _column("speedup_vs_fp32", "speed", "ratio", lambda line: ratio(*(line[name] for name in SPEED))),

@@ -36,9 +36,9 @@ from typing import TypeVar
 
 import msgspec
 import torch
+from scipy.stats import binomtest
 
 import ampbench
-from ampbench.core import stats
 from ampbench.core.precisions import BASELINE, PRECISIONS, SHORT_DTYPES
 from ampbench.core.units import format_error
 from ampbench.records.case import Case
@@ -354,7 +354,7 @@ def _rates(rows: Sequence[Outcome], ok: Rule) -> list[str]:
 def _share(hits: Collection[bool]) -> str:
     if not hits:
         return "–"
-    low, high = stats.wilson_interval(sum(hits), len(hits))
+    low, high = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
     return f"{sum(hits)} of {len(hits)} ({low:.0%} to {high:.0%})"
 
 

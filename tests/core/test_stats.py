@@ -180,16 +180,6 @@ def test_fishers_p_values_are_scipys():
     assert found.tolist() == pytest.approx(expected)
 
 
-def test_no_false_alarm_in_three_hundred_is_a_bound_of_one_and_a_quarter_percent():
-    assert stats.wilson_interval(0, 300) == pytest.approx((0, 0.01264), abs=1e-5)
-
-
-def test_a_detectable_effect_is_certain_and_beyond_the_margin_with_the_power_asked_for():
-    # without degrees of freedom to speak of: the margin and (1.645 + 1.645) errors
-    found = stats.detectable_effect(np.array([0.01, 0.001]), np.array([1e9, 1e9]), 0.05, 0.95, np.array([0.01, 0.02]))
-    assert found.tolist() == pytest.approx([0.042897, 0.023290], abs=1e-6)
-
-
 def test_the_count_to_decide_by_hand():
     margin, variance = np.full(4, 0.02), np.full(4, 0.02**2)
     found = stats.count_to_decide(np.array([0.05, 0.0, 0.02, -0.05]), variance, 0.0, margin, (0.001, 0.05), 0.95)

@@ -1,4 +1,4 @@
-"""Machines side by side: what to take where, and what is best."""
+"""Machines side by side: what to take where."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Answer
-from ampbench.judge.machines import BEST, TIED, Machine, document, machines, networks
+from ampbench.judge.machines import document, machines, networks
 from ampbench.records.case import Case
 from ampbench.records.run import SPREAD, Fleet, Settings
 from ampbench.store import StoredRun
@@ -45,33 +45,22 @@ def in_fleet(run: StoredRun, lane: str, on: str = SPREAD) -> StoredRun:
     return replace(run, header=structs.replace(run.header, fleet=Fleet(id="abcdef", lane=lane, on=on)))
 
 
-def standings(found: list[Machine]) -> dict[tuple[str, str], str]:
-    """Return how what each machine takes of each network stands."""
-    return {(each.name, each.machine): each.standing for each in networks(found) if each.taken}
-
-
 def test_each_network_says_what_to_take_on_each_machine_the_fastest_first() -> None:
     shown = networks(machines([run_of("slow", 2e-3), run_of("fast", 1e-3, threads=4)], Budget()))
-    assert [(each.name, each.machine, each.taken and each.taken["precision"], each.standing) for each in shown][:4] == [
-        ("a", "fast", "bf16_pure", BEST),
-        ("a", "slow", "bf16_pure", ""),
-        ("b", "fast", "bf16_pure", BEST),
-        ("b", "slow", "bf16_pure", ""),
+    assert [(each.name, each.machine, each.taken and each.taken["precision"]) for each in shown][:4] == [
+        ("a", "fast", "bf16_pure"),
+        ("a", "slow", "bf16_pure"),
+        ("b", "fast", "bf16_pure"),
+        ("b", "slow", "bf16_pure"),
     ]
 
 
-def test_a_machine_is_best_only_where_it_is_certainly_faster() -> None:
-    runs = [run_of("one", 1e-3), run_of("two", 1e-3, threads=4), run_of("slow", 2e-3, threads=8)]
-    found = {machine: standing for (_, machine), standing in standings(machines(runs, Budget())).items()}
-    assert found == {"one": TIED, "two": TIED, "slow": ""}
-
-
-def test_a_network_without_advice_on_a_machine_says_why_and_leaves_no_other_alone() -> None:
+def test_a_network_without_advice_on_a_machine_says_why() -> None:
     runs = [run_of(name, 2e-3, nets=("a",)) for name in ("sure", "odd")]
     chance = {case_id: structs.replace(one, chance_rel_l2=1.2) for case_id, one in runs[1].divergence.items()}
     runs[1] = replace(runs[1], divergence=chance)
     sure, odd = networks(machines(runs, Budget()))
-    assert (sure.machine, sure.standing, odd.machine, odd.taken) == ("sure", "", "odd", None)
+    assert (sure.machine, odd.machine, odd.taken) == ("sure", "odd", None)
     assert odd.take.statement.code is Answer.UNDECIDED
     assert [row["because"] for row in document(runs, Budget()).rows()] == ["", "bf16_pure: by chance"]
 
@@ -85,8 +74,7 @@ def test_devices_of_one_run_are_machines_of_their_own() -> None:
     ]
     found = machines([make_run(Times(*pairs), header=run.header, output_rel_l2=1e-3)], Budget())
     assert [machine.name for machine in found] == ["both · cpu", "both · cuda"]
-    own = {machine: standing for (name, machine), standing in standings(found).items() if name == "a"}
-    assert own == {"both · cuda": BEST, "both · cpu": ""}
+    assert [each.machine for each in networks(found) if each.name == "a"] == ["both · cuda", "both · cpu"]
 
 
 def test_lanes_that_shared_their_cases_are_one_machine() -> None:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from scipy.stats import binomtest
 
 from ampbench.core.budget import Budget
 from ampbench.core.statement import Answer
-from ampbench.core.stats import Booleans, Floats, log_t_intervals, wilson_interval
+from ampbench.core.stats import Booleans, Floats, log_t_intervals
 from ampbench.judge.deciding import (
     ALPHA,
     CONFIRMATION_BLOCKS,
@@ -46,7 +47,8 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return wilson_interval(self.count, self.trials)
+        interval = binomtest(self.count, self.trials).proportion_ci(method="wilson")
+        return float(interval.low), float(interval.high)
 
     def __str__(self) -> str:
         low, high = self.interval
