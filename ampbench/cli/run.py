@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,7 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_listing, print_note, print_text
+from ampbench.core import by_key
 from ampbench.core.budget import Budget
 from ampbench.core.units import counted, format_duration
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
@@ -333,12 +335,8 @@ def _print_plan(prepared: "Scheduled", format: OutputFormat) -> None:
     else:
         rows = [{"case_id": planned.case.case_id, "skip": planned.skip} for planned in prepared.plan]
         print_listing(rows, list(rows[0]), format, "")
-    reasons: dict[str, list[str]] = {}
-    for planned in prepared.plan:
-        if planned.skip:
-            reasons.setdefault(planned.skip, []).append(planned.case.precision)
-    for reason, names in reasons.items():
-        print_note(words(skipped(reason, names)))
+    for reason, rest in by_key((row for row in prepared.plan if row.skip), attrgetter("skip")).items():
+        print_note(words(skipped(reason, [planned.case.precision for planned in rest])))
     print_note(_how_long(prepared))
 
 

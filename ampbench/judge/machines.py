@@ -4,9 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from msgspec import structs
 
+from ampbench.core import by_key
 from ampbench.core.budget import Budget
 from ampbench.core.units import counted
 from ampbench.judge import frame
@@ -82,10 +84,7 @@ def _by_device(
     stored: StoredRun, rows: Sequence[Row], takes: Mapping[Group, Take]
 ) -> Iterator[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]:
     """Yield the part of a run on each of its devices."""
-    devices: dict[str, list[Row]] = {}
-    for row in rows:
-        devices.setdefault(str(row["device"]), []).append(row)
-    for device, device_rows in devices.items():
+    for device, device_rows in by_key(rows, itemgetter("device")).items():
         ids = {row["case_id"] for row in device_rows}
         narrowed = replace(
             stored.narrowed(ids), rounds=[measured for measured in stored.rounds if measured.case_id in ids]

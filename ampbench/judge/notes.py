@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from ampbench.core import by_key
 from ampbench.core.budget import MOST_OF_LOSS
 from ampbench.core.precisions import FORMATS, PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Note, Severity, Statement, state
@@ -254,11 +255,8 @@ def measured_devices(rows: Iterable[Row]) -> list[str]:
 def skips(rows: Iterable[Row]) -> list[Statement]:
     """Return a statement on each reason for skipped `rows`, with their precisions or whole tables."""
     groups = grouped(rows)
-    reasons: dict[str, list[tuple[Group, Row]]] = {}
-    for group, members in groups.items():
-        for row in members:
-            if row["outcome"] == "skipped":
-                reasons.setdefault(row["reason"], []).append((group, row))
+    out = ((group, row) for group, members in groups.items() for row in members if row["outcome"] == "skipped")
+    reasons: dict[str, list[tuple[Group, Row]]] = by_key(out, lambda pair: pair[1]["reason"])
     whole = {group for group, members in groups.items() if all(row["outcome"] == "skipped" for row in members)}
     statements = []
     for reason, skipped_rows in reasons.items():

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampbench.core import stats
+from ampbench.core import by_key, stats
 from ampbench.core.precisions import is_emulated
-from ampbench.records.case import Case, Table, table_of
+from ampbench.records.case import Case, table_of
 from ampbench.records.labels import Pending
 from ampbench.records.measured import (
     OTHER_SHARE,
@@ -282,12 +282,10 @@ def _kinds(stored: StoredRun) -> dict[str, str]:
     Speeds are compared within a table, so its cases count as sustained once all cases that did not fail are.
     """
     sustained = {measured.case_id for measured in stored.rounds if measured.windows is not None}
-    tables: dict[Table, set[str]] = {}
-    for case_id in dict.fromkeys(measured.case_id for measured in stored.rounds):
-        tables.setdefault(table_of(stored.cases[case_id]), set()).add(case_id)
+    timed = dict.fromkeys(measured.case_id for measured in stored.rounds)
     kinds: dict[str, str] = {}
-    for members in tables.values():
-        whole = members & sustained and members <= sustained | stored.failures.keys()
+    for members in by_key(timed, lambda case_id: table_of(stored.cases[case_id])).values():
+        whole = sustained.intersection(members) and sustained | stored.failures.keys() >= {*members}
         kinds |= dict.fromkeys(members, "sustained" if whole else "in bursts")
     return kinds
 

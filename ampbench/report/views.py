@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ampbench.core import metrics
+from ampbench.core import by_key, metrics
 from ampbench.core.precisions import BASELINE
 from ampbench.core.units import all_of, counted, format_percent, format_quantity
 from ampbench.judge import frame, notes
@@ -401,11 +401,10 @@ def trends(material: Material) -> View | None:
 
 def _trend_part(trend: Trend) -> Part:
     names, axis = series_names(trend), trend.axis.replace("_", " ")
-    by_metric: dict[str, list[Subject[Series]]] = {}
-    for series in sorted(trend.series, key=lambda series: not series.changes):
-        if len(series.points) > 1:
-            subject = Subject(names[series.key] + where(trend, series.place), series)
-            by_metric.setdefault(series.metric.name, []).append(subject)
+    ordered = sorted(trend.series, key=lambda series: not series.changes)
+    moving = (series for series in ordered if len(series.points) > 1)
+    every = (Subject(names[series.key] + where(trend, series.place), series) for series in moving)
+    by_metric = by_key(every, lambda subject: subject.found.metric.name)
     changed = [subjects for subjects in by_metric.values() if subjects[0].found.changes]
     charts, notes = list[Chart](), dict[str, None]()
     for subjects in changed or [by_metric[name] for name in by_metric if TRACKED[name].noisy]:

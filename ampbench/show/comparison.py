@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ampbench.core import by_key
 from ampbench.core.metrics import COLUMNS, COMPARED, DRIFT
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import state
@@ -260,11 +261,8 @@ def rule_lines(changes: Iterable[RuleChange]) -> list[str]:
     """
     known = [change for change in changes if change.alters]
     observed = {(change.op, change.device) for change in known if change.field == "observed"}
-    alike: dict[tuple[str, ...], list[RuleChange]] = {}
-    for change in known:
-        if change.field != "registered" or (change.op, change.device) not in observed:
-            key = (change.op, change.field, change.before, change.after, *sorted(change.dtypes))
-            alike.setdefault(key, []).append(change)
+    told = (rule for rule in known if rule.field != "registered" or (rule.op, rule.device) not in observed)
+    alike = by_key(told, lambda rule: (rule.op, rule.field, rule.before, rule.after, *sorted(rule.dtypes)))
     return [rule_line(replace(same[0], device=", ".join(rule.device for rule in same))) for same in alike.values()]
 
 
@@ -549,13 +547,13 @@ def comparison_data(comparison: Comparison, gate: GateResult | None = None) -> d
 
 def gate_lines(comparison: Comparison, result: GateResult) -> list[str]:
     """Return a line for each reason of an ignore, each note, and each reason to fail."""
-    left_out: dict[str, list[str]] = {}
-    for ignored in result.ignored:
-        heading = f"ignored until {ignored.until} ({ignored.reason})"
-        left_out.setdefault(heading, []).append(f"{ignored.case_id} {ignored.metric}: {_ignored_text(ignored)}")
+    left_out = by_key(result.ignored, lambda ignored: f"ignored until {ignored.until} ({ignored.reason})")
     names = case_names(comparison)
     return [
-        *(f"{heading}: {'; '.join(texts)}" for heading, texts in left_out.items()),
+        *(
+            f"{heading}: {'; '.join(f'{row.case_id} {row.metric}: {_ignored_text(row)}' for row in rows)}"
+            for heading, rows in left_out.items()
+        ),
         *(f"note: {point_line(point, names)}" for point in result.notes),
         *(f"why: {point_line(point, names)}" for point in result.why),
     ]

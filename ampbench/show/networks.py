@@ -7,13 +7,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import geometric_mean
 from typing import Any
 
 from msgspec import structs
 
-from ampbench.core import stats
+from ampbench.core import by_key, stats
 from ampbench.core.precisions import BASELINE, rank
 from ampbench.core.statement import Answer, Flaw
 from ampbench.core.units import format_error, times
@@ -71,9 +71,8 @@ class Network:
         """Why nothing faster or smaller is taken, in codes: "bf16_pure: updates lost; fp16_pure: not finite"."""
         facts: Mapping[str, Any] = self.take.statement.facts
         code = self.take.statement.code
-        reasons: dict[str, list[str]] = {}
-        for row in passed_over(self.rows):
-            reasons.setdefault(briefly(row["verdict_code"]), []).append(precision_label(row))
+        passed = by_key(passed_over(self.rows), lambda row: briefly(row["verdict_code"]))
+        reasons = {brief: [*map(precision_label, rows)] for brief, rows in passed.items()}
         if "best" in facts and (not reasons or facts["best_speed"] > 1):
             reasons[briefly(code)] = [f"{facts['best']} {times(facts['best_speed'])}"]
         if "looks" in facts:
@@ -93,9 +92,7 @@ NUMBERS = ("seconds_median", "items_per_second", *SPEED, "memory_ratio_vs_fp32",
 
 def network_names(cases: Sequence[Case]) -> list[str]:
     """Return the short names of the tables of `cases`, without phase, device and path, which head the tables."""
-    parts: dict[tuple[str, ...], list[int]] = {}
-    for place, case in enumerate(cases):
-        parts.setdefault((case.phase, case.device, case.path), []).append(place)
+    parts = by_key(range(len(cases)), lambda place: attrgetter("phase", "device", "path")(cases[place]))
     names = dict.fromkeys(range(len(cases)), "")
     for places in parts.values():
         neutral = [structs.replace(cases[place], precision="", input_dtype="", scaler=True) for place in places]
@@ -214,9 +211,7 @@ def tables(
 
 def heading(networks: Sequence[Network]) -> str:
     """Return for how many networks to take which precision: "take bf16_pure for 4 of 9, stay in fp32 for 5"."""
-    takes: dict[str, list[Network]] = {}
-    for network in networks:
-        takes.setdefault(NO_ADVICE if network.taken is None else precision_label(network.taken), []).append(network)
+    takes = by_key(networks, lambda row: NO_ADVICE if row.taken is None else precision_label(row.taken))
     verbs = {label: f"stay in {label}" for label in TODAYS} | {NO_ADVICE: NO_ADVICE}
     phrases: list[str] = []
     for label in sorted(takes, key=lambda label: (label == NO_ADVICE, label in TODAYS, -len(takes[label]))):
@@ -230,10 +225,9 @@ def heading(networks: Sequence[Network]) -> str:
 
 def brought(networks: Sequence[Network]) -> Block:
     """Return the gain of each precision over the networks, in geometric means."""
-    groups: dict[tuple[int, str], list[Row]] = {}
-    for row in (row for network in networks for row in network.rows):
-        if row["outcome"] == "ok" and row["precision"] != BASELINE:
-            groups.setdefault((rank(row["precision"]), precision_label(row)), []).append(row)
+    measured = (row for network in networks for row in network.rows if row["outcome"] == "ok")
+    low = (row for row in measured if row["precision"] != BASELINE)
+    groups = by_key(low, lambda row: (rank(row["precision"]), precision_label(row)))
 
     def mean(rows: Sequence[Row], column: str) -> str:
         values = [value for row in rows if (value := number(row[column])) is not None and 0 < value < math.inf]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ampbench.core import by_key
 from ampbench.core.metrics import LATER
 from ampbench.core.precisions import BASELINE, DEFAULT, rank
 from ampbench.core.statement import Answer, Statement
@@ -69,9 +70,7 @@ class Take:
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     """Return the rows by group, groups in order of appearance, rows in the order of the table of precisions."""
-    groups: dict[Group, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(group_of(row), []).append(row)
+    groups = by_key(rows, group_of)
     for members in groups.values():
         members.sort(key=lambda row: rank(row["precision"]))
     return groups

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ampbench.core import by_key
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.core.statement import Severity, Statement
 from ampbench.core.units import counted
@@ -153,12 +154,9 @@ def _pasted(study: "Study[Any, Any]", subject: Subject[Any], *, several: bool, e
 def _missing(stored: StoredRun, outcomes: Iterable[tuple[str, str, str]]) -> list[str]:
     """Return a line for each reason why cases have no result, or a part of one."""
     labels = case_labels(stored.cases[case_id] for case_id, _, _ in outcomes)
-    reasons: dict[str, list[str]] = {}
-    for case_id, outcome, reason in outcomes:
-        if reason:
-            became = "the rest was not measured" if outcome == "ok" else outcome
-            reasons.setdefault(f"{became}: {reason}", []).append(labels[case_id])
-    return [f"{few(names)}: {reason}" for reason, names in reasons.items()]
+    became = {"ok": "the rest was not measured"}
+    reasons = by_key((row for row in outcomes if row[2]), lambda row: f"{became.get(row[1], row[1])}: {row[2]}")
+    return [f"{few(labels[case_id] for case_id, *_ in rows)}: {reason}" for reason, rows in reasons.items()]
 
 
 def rows_of(table: "Table[Found, Any]", subject: Subject[Found]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from ampbench.core import by_key
 from ampbench.core.precisions import PRECISIONS
 from ampbench.core.statement import Statement
 from ampbench.core.units import UNDEFINED
@@ -51,7 +52,6 @@ from ampbench.studies.study import (
     advise,
     asks,
     busy,
-    grouped,
     info,
     step_seconds,
 )
@@ -199,7 +199,7 @@ def _grouped(
 ) -> list[Row]:
     """Return groups of casts, or of conversions `inside` ops, the most expensive first."""
     groups: list[Row] = []
-    for common, rows in grouped(_cast_rows(trace) if inside is None else inside, key).items():
+    for common, rows in by_key(_cast_rows(trace) if inside is None else inside, key).items():
         casts, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
         groups.append(
             {
@@ -227,7 +227,7 @@ def _seconds(trace: CastTrace, casts: Iterable[Any]) -> float | None:
 def by_weight(record: CastPass) -> list[Row]:
     """Return the uses of each weight in the forward pass, the bytes of its casts, and those in autocast's cache."""
     uses = Counter((use.name, use.status) for use in record.trace.weights)
-    casts = grouped(record.trace.casts, lambda cast: (cast.what, cast.name))
+    casts = by_key(record.trace.casts, lambda cast: (cast.what, cast.name))
     rows = []
     for name in dict.fromkeys(use.name for use in record.trace.weights):
         weight_casts = casts.get((terms.WEIGHT, name), [])
@@ -247,13 +247,13 @@ def by_weight(record: CastPass) -> list[Row]:
 
 def by_module(record: CastPass) -> list[Row]:
     """Return the dtypes of modules, equal ones together, with their casts, which are in a module's first row."""
-    casts = grouped(record.trace.casts, lambda cast: cast.module)
+    casts = by_key(record.trace.casts, lambda cast: cast.module)
     rows = []
 
     def sides_of(row: ModuleCalls) -> tuple[str, ...]:
         return row.kind, *(", ".join(dict.fromkeys(side)) for side in (row.inputs, row.outputs, row.parameters))
 
-    for sides, calls in grouped(record.trace.modules, sides_of).items():
+    for sides, calls in by_key(record.trace.modules, sides_of).items():
         names = list(dict.fromkeys(same.module for same in calls))
         module_casts = [cast for name in names for cast in casts.pop(name, [])]
         rows.append(
@@ -305,7 +305,7 @@ def compare_graph(trace: CastTrace, graph: GraphTrace) -> list[Row]:
             "casts": len(same) if kind != DTYPE else 0,
             "dtypes": dtypes,
         }
-        for (kind, module, phase, role, dtypes), same in grouped(differences, itemgetter(0)).items()
+        for (kind, module, phase, role, dtypes), same in by_key(differences, itemgetter(0)).items()
     ]
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from msgspec import structs
 
+from ampbench.core import by_key
 from ampbench.core.statement import Statement
 from ampbench.core.units import counted, format_quantity
 from ampbench.errors import NothingToRunError
@@ -31,7 +32,7 @@ from ampbench.records.run import Header
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.show.rows import place_of
-from ampbench.studies.study import OnDevices, Study, Table, advise, asks, grouped, info, unfit
+from ampbench.studies.study import OnDevices, Study, Table, advise, asks, info, unfit
 
 if TYPE_CHECKING:
     from ampbench.drive.session import Prepared
@@ -339,7 +340,7 @@ def highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
         moved = ceiling.top.work if ceiling.top is not None and ceiling.operation in MOVING else 0
         return moved, ceiling.rate or 0.0
 
-    alike = grouped(ceilings, attrgetter("device", "operation", "dtype"))
+    alike = by_key(ceilings, attrgetter("device", "operation", "dtype"))
     return [max(reversed(same), key=height) for same in alike.values()]
 
 
@@ -350,7 +351,7 @@ def device_ceilings(runs: "Iterable[StoredRun]") -> list[Ceilings]:
         run, ceiling = pair
         return (ceiling.device, *place_of(run.header), ceiling.threads if ceiling.device == "cpu" else 0)
 
-    places = grouped(((run, ceiling) for run in runs for ceiling in run.every(Ceiling)), place)
+    places = by_key(((run, ceiling) for run in runs for ceiling in run.every(Ceiling)), place)
     devices = Counter(device for device, *_ in places)
     known = []
     for (device, host, version, threads), pairs in places.items():

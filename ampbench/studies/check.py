@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import structs
 
+from ampbench.core import by_key
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import all_of
 from ampbench.core.units import one_of as choice
@@ -28,7 +29,7 @@ from ampbench.records.measured import KILLED
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, asks, grouped, here_first, info, torches
+from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, asks, here_first, info, torches
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -115,7 +116,7 @@ def latest(runs: "Iterable[StoredRun]") -> dict[tuple[str, str], Checked]:
 
 def conclusions(_: None, torch: Torch[Checked]) -> Iterator[Statement]:
     """Yield the number of defects on each device, by phase, and of traps, which are by design."""
-    for device, results in grouped(torch.results, attrgetter("device")).items():
+    for device, results in by_key(torch.results, attrgetter("device")).items():
         fake = any(result.how == FAKE for result in results)
         sought = [result for result in results if result.outcome != NOT_SHOWN and not check_of(result).by_design]
         defects = [check_of(result) for result in sought if result.outcome == DEFECTIVE]
@@ -160,7 +161,7 @@ FACTS: Sequence[Column[Fact]] = (
 def alike(torch: Torch[Checked], outcome: str) -> list[Alike]:
     """Return the results with an outcome; those of one check for one reason are together."""
     results = [result for result in torch.results if result.outcome == outcome]
-    return list(grouped(results, attrgetter("check", "why")).values())
+    return list(by_key(results, attrgetter("check", "why")).values())
 
 
 def facts(torch: Torch[Checked]) -> Iterator[Fact]:

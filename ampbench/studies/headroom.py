@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from ampbench.core import by_key
 from ampbench.core.precisions import (
     BASELINE,
     COMPUTES,
@@ -49,7 +50,7 @@ from ampbench.records.ranges import (
 )
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
-from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, grouped, info
+from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, info
 from ampbench.workloads.index import LIBRARIES
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def by_running_module(values: Iterable[Magnitudes]) -> dict[str, list[Magnitudes
     The parameters and buffers of a part that did not run itself are put to the nearest module around it that did, as an
     attention's are that uses its projection's: they are left out where no such module ran.
     """
-    every = grouped(values, attrgetter("module"))
+    every = by_key(values, attrgetter("module"))
     ran = {name: list(rows) for name, rows in every.items() if any(row.what in (INPUT, ACTIVATION) for row in rows)}
     for name in [name for name in every if name not in ran]:
         around = name
@@ -529,7 +530,7 @@ def loses_values(row: Blocks) -> bool:
 
 def _of_blocks(record: RangePass) -> Iterator[Statement]:
     """Yield the formats below 16 bits in which factors of products lose values."""
-    for fmt, rows in grouped(record.blocks, attrgetter("format")).items():
+    for fmt, rows in by_key(record.blocks, attrgetter("format")).items():
         if losing := [row for row in rows if loses_values(row)]:
             worst = max(losing, key=lambda row: (row.zeroed / max(row.elements, 1), row.saturated / row.blocks))
             shares = {"zeroed": worst.zeroed / max(worst.elements, 1), "flushed": worst.flushed / worst.blocks}

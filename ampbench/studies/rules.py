@@ -12,6 +12,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ampbench.core import by_key
 from ampbench.core.precisions import SHORT_DTYPES
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import UNDEFINED
@@ -40,7 +41,7 @@ from ampbench.records.rules import (
 )
 from ampbench.records.wire import Nothing, Task
 from ampbench.show.document import Column
-from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, grouped, info, torches
+from ampbench.studies.study import ANY_DEVICE, OnDevices, Study, Table, Torch, info, torches
 
 if TYPE_CHECKING:
     from ampbench.store import StoredRun
@@ -97,7 +98,7 @@ class Disagreement:
 
 def find_disagreements(probe: RuleProbe) -> list[Disagreement]:
     """Return a probe's disagreements in the order of `DISAGREEMENTS`, public ops before internal ones, then by name."""
-    by_op = grouped(probe.observations, attrgetter("name"))
+    by_op = by_key(probe.observations, attrgetter("name"))
     rules = {name: {op.observed for op in ops} - {None} for name, ops in by_op.items()}
     rows = [disagreement for op in probe.observations for disagreement in _disagreements(op, rules[op.name])]
     kinds = list(DISAGREEMENTS)
@@ -179,7 +180,7 @@ def _changes(before: RuleProbe, after: RuleProbe) -> list[RuleChange]:
         RuleChange(
             op=name, device=after.device, dtypes=[dtype for _, dtype in same], field=field, before=was, after=now
         )
-        for (name, field, was, now), same in grouped(differing, itemgetter(0)).items()
+        for (name, field, was, now), same in by_key(differing, itemgetter(0)).items()
     ]
     return sorted(changes, key=rank)
 
@@ -243,17 +244,17 @@ class Alike(NamedTuple):
 def alike(sources: Iterable[tuple[str, str, Sequence[str], tuple[str, ...]]]) -> list[Alike]:
     """Join entries with the same words: each has an op, a device, dtypes and the words."""
     rows = []
-    for (op, device, words), same in grouped(sources, itemgetter(0, 1, 3)).items():
+    for (op, device, words), same in by_key(sources, itemgetter(0, 1, 3)).items():
         dtypes = [dtype for _, _, names, _ in same for dtype in names]
         only = "" if len(dtypes) in (0, len(DTYPES)) else " ".join(SHORT_DTYPES[dtype] for dtype in dtypes)
         rows.append((op, device, words, only))
     of_op = [
         (short_name(op), tuple(device for _, device, _, _ in same), words, only)
-        for (op, words, only), same in grouped(rows, itemgetter(0, 2, 3)).items()
+        for (op, words, only), same in by_key(rows, itemgetter(0, 2, 3)).items()
     ]
     return [
         Alike(words, [op for op, *_ in same], devices, only)
-        for (devices, words, only), same in grouped(of_op, itemgetter(1, 2, 3)).items()
+        for (devices, words, only), same in by_key(of_op, itemgetter(1, 2, 3)).items()
     ]
 
 
@@ -286,7 +287,7 @@ _OF_OP = ("op", "overload", "device", "dtype", "registered", "observed", "how", 
 
 def observed(torch: Torch[RuleProbe]) -> list[dict[str, Any]]:
     """Return every op on every device under autocast to each dtype."""
-    kinds = grouped(disagreements(torch), attrgetter("device", "dtype", "op"))
+    kinds = by_key(disagreements(torch), attrgetter("device", "dtype", "op"))
     return [
         {name: getattr(op, name) for name in _OF_OP}
         | {source: op.documented.get(source) for source in SOURCES}

@@ -282,14 +282,6 @@ def advise(code: StrEnum, subject: str = "", /, **facts: float | str | None) -> 
     return state(code, subject, Severity.ADVICE, **facts)
 
 
-def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """Return the rows of each key, both in the order of the rows."""
-    groups: dict[Any, list[T]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
-
-
 @dataclass(frozen=True, slots=True)
 class Torch(Generic[R]):
     """The last results with a torch by device: accelerators that are here, the CPU, then absent devices."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from ampbench.core import by_key
 from ampbench.core.precisions import BASELINE, SCALED, rank
 from ampbench.core.statement import Severity, Statement, state
 from ampbench.core.units import UNDEFINED, all_of, counted
@@ -39,7 +40,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.rows import place_of, run_name
-from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, chosen, grouped, info
+from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, chosen, info
 
 if TYPE_CHECKING:
     from ampbench.drive.servers import Channel
@@ -629,7 +630,7 @@ def learned(runs: "Iterable[StoredRun]", case_ids: Collection[str] | None = None
     for run in runs:
         trained = run.several_of(Training)
         cases = [case for case in run.cases.values() if trained.get(case.case_id)]
-        for (workload, device), members in grouped(cases, lambda case: (case.group, case.device)).items():
+        for (workload, device), members in by_key(cases, lambda case: (case.group, case.device)).items():
             if case_ids is None or any(case.case_id in case_ids for case in members):
                 whole = conclude(workload, device, list(_rows(members, trained)), run.asked)
                 rows = [row for row in whole.rows if not row.judged or case_ids is None or row.case_id in case_ids]
@@ -643,7 +644,7 @@ def _rows(cases: Iterable[Case], trained: Mapping[str, Sequence[Training]]) -> I
     """Yield the rows of cases in the order of the table, rows of a case in the order of training."""
     for case in sorted(cases, key=lambda case: (rank(case.precision), case.precision)):
         name = case.precision if case.scaler else f"{case.precision}, no scaler"
-        by_arm = grouped(trained[case.case_id], lambda training: training.arm)
+        by_arm = by_key(trained[case.case_id], lambda training: training.arm)
         for arm in sorted(by_arm, key=lambda arm: ARMS.index(arm) + 1 if arm in ARMS else 0):
             trainings = sorted(by_arm[arm], key=lambda training: training.seed)
             yield Row(name=NAMES.get(arm, arm) or name, case_id=case.case_id, arm=arm, trainings=trainings)
@@ -759,7 +760,7 @@ def trainings_of(cases: Iterable[Case], first_seed: int, asked: TrainingAsked) -
     """Return the trainings of `cases`, workload by workload and seed by seed, fp32 with its arms first."""
     return [
         Training(case_id=case.case_id, seed=seed, arm=arm, steps=asked.steps)
-        for group in grouped(cases, lambda case: (case.group, case.device)).values()
+        for group in by_key(cases, lambda case: (case.group, case.device)).values()
         for seed in range(first_seed, first_seed + asked.seeds)
         for case in sorted(group, key=lambda case: case.precision != BASELINE)
         for arm in (["", *ARMS] if case.precision == BASELINE else settings_of(asked.setting) or [""])

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from ampbench.core import stats
+from ampbench.core import by_key, stats
 from ampbench.errors import NothingToRunError
 from ampbench.judge.compare import compare_times, default_threshold
 from ampbench.judge.exact import Order, judge_numbers, other_function
@@ -206,10 +206,7 @@ class Trend:
     @cached_property
     def places(self) -> dict[Place, list[Series]]:
         """The series by place, in their order."""
-        groups: dict[Place, list[Series]] = {}
-        for series in self.series:
-            groups.setdefault(series.place, []).append(series)
-        return groups
+        return by_key(self.series, attrgetter("place"))
 
 
 def moment(text: str) -> datetime:
@@ -336,10 +333,7 @@ def make_trend(runs: Sequence[MeasuredRun], axis: str, metrics: Sequence[Tracked
         raise NothingToRunError(
             f"no series over {axis}: no case has a number of these metrics, or no run a place there"
         )
-    groups: dict[Place, list[Series]] = {}
-    for item in series:
-        if item.metric.noisy:
-            groups.setdefault(item.place, []).append(item)
+    groups = by_key((item for item in series if item.metric.noisy), attrgetter("place"))
     times, shifts = cache(compare_times), {place: _shifts(group) for place, group in groups.items()}
     return Trend(
         axis=axis,
