@@ -17,21 +17,21 @@ from ampbench.judge import frame, notes
 from ampbench.judge.verdict import crossings, takes_of, verdicts_of
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
-from ampbench.show import results
+from ampbench.show import results, studies
+from ampbench.show.charts import Drawing, colour_variables, speed_layers, speed_points
 from ampbench.show.document import Document, Section, finite
 from ampbench.show.networks import networks_of
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, precision_label, with_verdicts
+from ampbench.show.studies import Subject
 from ampbench.show.terminal import Printed
 from ampbench.store import StoredRun, read_found
 from ampbench.store.folder import trainings_beside
 from ampbench.store.run_file import write_whole
+from ampbench.studies import check
+from ampbench.studies.study import Study, study_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ampbench.show.charts import Drawing
-    from ampbench.show.studies import Subject
-    from ampbench.studies.study import Study
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ def _plain(statement: Statement) -> dict[str, Any]:
     return {**asdict(statement), "facts": dict(statement.facts)}
 
 
-def drawn_alone(drawing: "Drawing[Any]", subject: "Subject[Any]") -> Plot:
+def drawn_alone(drawing: Drawing[Any], subject: Subject[Any]) -> Plot:
     """Return the chart of one subject of a study."""
     rows = drawing.rows(subject)
     sized = {"data": {"values": rows}, "width": 420, "height": 220}
@@ -68,8 +68,6 @@ def drawn_alone(drawing: "Drawing[Any]", subject: "Subject[Any]") -> Plot:
 
 def _plot(spec: Mapping[str, Any], title: str) -> Plot:
     """Return a chart in the colours of a page, without CSS variables, which a notebook lacks."""
-    from ampbench.show.charts import colour_variables
-
     sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
     colours = dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))  # the first ones are a light page's
     whole = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "background": "white", **spec}
@@ -169,9 +167,6 @@ class Result(Shown):
         whole, pointers = [row for row in self.rows if group_of(row) in groups], list[str]()
         shown = {row["case_id"] for row in rows}
         if verbose:
-            from ampbench.show import studies
-            from ampbench.studies import check
-
             pointers = studies.lines(check.pointers(stored))
         screen = results.Screen(
             header=stored.header,
@@ -218,8 +213,6 @@ class Result(Shown):
 
         A cross marks a case that is not ok.
         """
-        from ampbench.show.charts import speed_layers, speed_points
-
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
         points = speed_points(zip(tables, self.rows, strict=True))
         header = {"labelOrient": "top", "labelAnchor": "start"}
@@ -248,10 +241,8 @@ class Findings(Shown):
     """
 
     @property
-    def study(self) -> "Study[Any, Any]":
+    def study(self) -> Study[Any, Any]:
         """The study of this run."""
-        from ampbench.studies.study import study_of
-
         return study_of(self.stored.header.explains)
 
     @cached_property
@@ -266,10 +257,8 @@ class Findings(Shown):
         """The tables by the names that they have in JSON: rows of all cases, the case's id first."""
         import pandas as pd
 
-        from ampbench.show.studies import rows_of
-
         return {
-            table.key: pd.DataFrame(row for subject in self._subjects for row in rows_of(table, subject))
+            table.key: pd.DataFrame(row for subject in self._subjects for row in studies.rows_of(table, subject))
             for table in self.study.tables
             if table.key
         }
@@ -290,15 +279,11 @@ class Findings(Shown):
 
     def document(self) -> Document:
         """Return the statements and tables, as the verb prints them."""
-        from ampbench.show.studies import document
-
-        return document(self.study, self.stored, list(self.stored.cases))
+        return studies.document(self.study, self.stored, list(self.stored.cases))
 
     @cached_property
-    def _subjects(self) -> "list[Subject[Any]]":
-        from ampbench.show.studies import subjects_of
-
-        return subjects_of(self.study, self.stored)
+    def _subjects(self) -> list[Subject[Any]]:
+        return studies.subjects_of(self.study, self.stored)
 
 
 def open(run: Path | str = LATEST, results: Path | str = "results") -> Result | Findings:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
+from ampbench import store
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -29,10 +30,11 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
+from ampbench.cli.progress import progress_line
 from ampbench.core.units import parse_seconds
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, UnknownNameError, UsageError
+from ampbench.records.case import matches
 from ampbench.records.changes import ChangeCode
-from ampbench.store import no_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +117,6 @@ def gate(
       ampbench gate main.jsonl latest
       ampbench gate main.jsonl latest --metric memory,accuracy
     """
-    from ampbench.records.case import matches
-
     doubts = list[str]()
     comparison = _compared(baseline, candidate, results, judging.read(), keyword, doubts.append)
     if doubts:
@@ -131,7 +131,6 @@ def _compared(
     baseline: str, candidate: str, results: Path, policy: "Policy", keyword: str, doubt: "Callable[[str], None]"
 ) -> "Comparison":
     """Return the comparison of two stored runs; `doubt` receives a line where it is unclear which run is meant."""
-    from ampbench import store
 
     base, new = [store.read_found(name, results, doubt) for name in (baseline, candidate)]
     from ampbench.comparison import Comparison
@@ -197,7 +196,7 @@ def trend(
     from ampbench.trend.values import read_runs, tracked
 
     metrics = tracked(metric or ())
-    with no_garbage_collection():
+    with store.no_garbage_collection():
         read = read_runs(sources or [], results)
         for note in read.notes:
             print_note(note)
@@ -262,9 +261,6 @@ def ab(
     most = typed("--budget", parse_seconds, budget) if budget else None
     seconds = typed_seconds("--min-run-time", min_run_time) if min_run_time else None
     settings = replace(settings, rounds=blocks)
-
-    from ampbench import store
-    from ampbench.cli.progress import progress_line
 
     store.require_writable(results)
     ours = ab.parse_arm("--baseline", baseline or [])

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
+from ampbench import store
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -55,7 +56,6 @@ def command(
       ampbench convert results --to parquet -o runs.parquet
       ampbench convert results/asv --to native
     """
-    from ampbench import store
     from ampbench.convert import FORMATS, cases_of, parquet, written
 
     if to not in (known := [*FORMATS, PARQUET, NATIVE]):
@@ -126,7 +126,6 @@ def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
       ampbench merge shards/
       ampbench merge job-*/results/runs/*.jsonl --results nightly
     """
-    from ampbench import store
     from ampbench.store.folder import merged
 
     store.require_writable(results)
@@ -143,7 +142,6 @@ def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
 
 def _files(name: str, results: Path) -> Sequence[Path]:
     """Return the file of the shard `name`, or all shards of a folder; `StoreError` for a folder without any."""
-    from ampbench import store
 
     folder = Path(name).expanduser()
     if not folder.is_dir():

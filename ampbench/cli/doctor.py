@@ -11,17 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from ampbench import __version__
+from ampbench import __version__, store
 from ampbench.cli.options import DEFAULT_RESULTS, Format, Option
 from ampbench.cli.printing import OutputFormat, print_document, print_note, write_file
+from ampbench.core.precisions import PRECISIONS
+from ampbench.core.units import format_bytes
+from ampbench.drive.fitness import device_findings, inspect
+from ampbench.drive.servers import probe, server_environment
 from ampbench.errors import CASE_FAILED, AmpbenchError, UsageError
+from ampbench.records.case import DeviceDescription, Environment
 from ampbench.records.kinds import CHECK
+from ampbench.records.labels import arithmetic, emulated_of, slower
+from ampbench.records.measured import MATMUL
+from ampbench.show import studies
 from ampbench.show.document import Block, Document, Section, as_sentence, json_document, record_data
-
-if TYPE_CHECKING:
-    from ampbench.records.case import DeviceDescription, Environment
+from ampbench.show.wording import spelled
+from ampbench.studies.ceilings import datasheet_of
+from ampbench.studies.check import diagnosis
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
@@ -53,9 +61,6 @@ def command(
     """
     if format not in (OutputFormat.TABLE, OutputFormat.JSON):
         raise UsageError(f"doctor prints --format table or json, not {format}")
-    from ampbench import store
-    from ampbench.drive.fitness import device_findings, inspect
-    from ampbench.drive.servers import probe
 
     if prove:
         return _prove(results or DEFAULT_RESULTS, format)
@@ -106,8 +111,6 @@ def command(
 
 def _prove(results: Path, format: OutputFormat) -> int:
     """Print and store the proofs on this machine's device; return 0 if at least one holds and none fails, else 1."""
-    from ampbench.drive.servers import probe
-    from ampbench.show.wording import spelled
 
     environment = probe()
     device, proofs = prove(environment)
@@ -128,7 +131,7 @@ def _prove(results: Path, format: OutputFormat) -> int:
     return 0 if OK in outcomes and FAILED not in outcomes else 1
 
 
-def prove(environment: "Environment") -> "tuple[DeviceDescription, list[dict[str, Any]]]":
+def prove(environment: Environment) -> tuple[DeviceDescription, list[dict[str, Any]]]:
     """Return the accelerator of this machine, else its CPU, and for each question the outcome with its facts.
 
     On a card that torch cannot use, no question can be asked.
@@ -158,7 +161,6 @@ def prove(environment: "Environment") -> "tuple[DeviceDescription, list[dict[str
 
 def _asked(*arguments: str, **variables: str) -> str:
     """Return the last line that a Python process prints; raise `AmpbenchError` with the last line of its errors."""
-    from ampbench.drive.servers import server_environment
 
     command, environment = [sys.executable, "-P", *arguments], server_environment(os.environ, variables, ())
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -171,18 +173,18 @@ Judged = tuple[bool, dict[str, Any]]
 """Whether an answer holds, and further facts."""
 
 
-def _time(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
+def _time(answer: Mapping[str, Any], _: DeviceDescription) -> Judged:
     seconds = [answer[name] for name in ("ampbench", "timer", "clock")]
     return max(seconds) / min(seconds) - 1 <= APART, {}
 
 
-def _memory(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
+def _memory(answer: Mapping[str, Any], device: DeviceDescription) -> Judged:
     plain = int(_asked("-c", PLAIN, device.type, **OWN_MAPPINGS))
     limit = MEMORY_APART.get(device.type, MEMORY_APART[""])
     return abs(answer["ampbench"] - plain) <= limit, {"plain": plain, "limit": limit}
 
 
-def _precisions(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
+def _precisions(answer: Mapping[str, Any], _: DeviceDescription) -> Judged:
     """Judge the errors of products; name each dtype that the device refuses, with the reason."""
     measured = {dtype: row for dtype, row in answer.items() if "error" not in row}
     texts = [
@@ -194,10 +196,8 @@ def _precisions(answer: Mapping[str, Any], _: "DeviceDescription") -> Judged:
     return holds, {"errors": ", ".join(texts)}
 
 
-def _speed(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
+def _speed(answer: Mapping[str, Any], device: DeviceDescription) -> Judged:
     """Judge the rate of a product by the card's datasheet, or on a CPU by a loop of torch.mm."""
-    from ampbench.records.measured import MATMUL
-    from ampbench.studies.ceilings import datasheet_of
 
     peak, against = answer["loop"], "a loop of torch.mm"
     if device.type != "cpu":
@@ -209,16 +209,15 @@ def _speed(answer: Mapping[str, Any], device: "DeviceDescription") -> Judged:
     return LEAST_SHARE <= share <= MOST_SHARE, {"share": share, "against": against}
 
 
-def _repeatability(_: Mapping[str, Any], device: "DeviceDescription") -> Judged:
+def _repeatability(_: Mapping[str, Any], device: DeviceDescription) -> Judged:
     """Judge a case against its control in an ordinary run: within 1%, or on a CPU within the interval of its rounds."""
     from ampbench.core.stats import log_t_interval
     from ampbench.judge.rounds import control_ratio
-    from ampbench.store import list_runs, read_run
 
     case = ("--phase", "inference", "--precision", "fp32", "--rounds", "6", "--min-run-time", "200ms", "--json")
     with tempfile.TemporaryDirectory() as folder:
         _asked("-m", "ampbench", "run", "mlp", "--device", device.type, *case, "--results", folder)
-        control = control_ratio(read_run(list_runs(Path(folder))[0]))
+        control = control_ratio(store.read_run(store.list_runs(Path(folder))[0]))
     interval = log_t_interval(control.again / control.own) if control is not None else None
     if control is None or interval is None or interval[1] / interval[0] - 1 > WIDEST:
         raise AmpbenchError("rounds of one case are too few or differ too much: leave the machine alone")
@@ -227,7 +226,7 @@ def _repeatability(_: Mapping[str, Any], device: "DeviceDescription") -> Judged:
     return holds, {"ratio": control.ratio, "low": low, "high": high}
 
 
-JUDGES: Mapping[str, Callable[[Mapping[str, Any], "DeviceDescription"], Judged]] = {
+JUDGES: Mapping[str, Callable[[Mapping[str, Any], DeviceDescription], Judged]] = {
     "time": _time,
     "memory": _memory,
     "precisions": _precisions,
@@ -280,19 +279,15 @@ def _section(title: str, lines: Iterable[str | Block]) -> Section:
     return Section(title, [line if isinstance(line, Block) else Block(line) for line in lines])
 
 
-def _known(results: Path, environment: "Environment") -> list[str]:
+def _known(results: Path, environment: Environment) -> list[str]:
     """Return the known defects of an environment, from the runs in a folder, a line each."""
-    from ampbench.show import studies
-    from ampbench.store import list_runs, runs_with
-    from ampbench.studies.check import diagnosis
 
-    runs = runs_with(list_runs(results), lambda header: header.explains == CHECK)
+    runs = store.runs_with(store.list_runs(results), lambda header: header.explains == CHECK)
     return studies.lines(diagnosis(list(runs), environment))
 
 
-def _installation(environment: "Environment | None", problem: str) -> list[str]:
+def _installation(environment: Environment | None, problem: str) -> list[str]:
     """Return the facts of the installation, a line each."""
-    from ampbench.core.units import format_bytes
 
     if environment is None:
         return _aligned({"ampbench": __version__, "python": platform.python_version(), "torch": problem})
@@ -323,11 +318,8 @@ def _aligned(pairs: dict[str, str]) -> list[str]:
     return [f"{name:{width}}  {text}" for name, text in pairs.items()]
 
 
-def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
+def _devices(devices: Sequence[DeviceDescription]) -> Iterator[str | Block]:
     """Yield a table of devices and lines about their special traits."""
-    from ampbench.core.precisions import PRECISIONS
-    from ampbench.core.units import format_bytes
-    from ampbench.records.labels import emulated_of, slower
 
     headers = ("device", *DTYPES, "autocast", "memory", "name")
     rows = [
@@ -349,9 +341,8 @@ def _devices(devices: "Sequence[DeviceDescription]") -> Iterator[str | Block]:
             yield f"{device.type} emulates {factors}: a run measures it only where --precision names it"
 
 
-def _arithmetic(device: "DeviceDescription", dtype: str) -> str:
+def _arithmetic(device: DeviceDescription, dtype: str) -> str:
     """Return how the device multiplies matrices of a dtype: as in "emulated"."""
-    from ampbench.records.labels import arithmetic
 
     if dtype == "tf32":
         return "native" if device.tf32 else "none"

@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from ampbench import store
 from ampbench.cli.options import DEFAULT_RESULTS, Argument, Format, Results
 from ampbench.cli.printing import OutputFormat, print_listing, print_text
+from ampbench.core.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
+from ampbench.core.recipes import RECIPES, SETTINGS
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import KINDS, deed_of
 from ampbench.records.labels import few, outcomes_said
+from ampbench.records.run import Settings
 from ampbench.workloads.index import LIBRARIES, PRESETS, WORKLOADS, is_pattern, library_source
 
 Rows = Sequence[dict[str, Any]]
@@ -83,7 +87,6 @@ def _networks(which: str) -> Rows:
     from ampbench.drive.planning import default_preset
     from ampbench.drive.servers import ONLY, Pool, ServerChannel, ask_environment
     from ampbench.drive.session import describer
-    from ampbench.records.run import Settings
 
     library, _, part = which.partition(":")
     source = library_source(LIBRARIES[library], part)
@@ -135,8 +138,6 @@ def _about(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def precisions() -> Rows:
     """Return the precisions, in table order."""
-    from ampbench.core.precisions import BY_DEVICE, PRECISIONS, SHORT_DTYPES
-
     aliases = {name: list(row.aliases) for name, row in PRECISIONS.items()}
     for alias, meant in BY_DEVICE.items():
         for name in dict.fromkeys(meant.values()):
@@ -157,8 +158,6 @@ def precisions() -> Rows:
 
 def recipes() -> Rows:
     """Return the recipes that networks are trained by, with their settings."""
-    from ampbench.core.recipes import RECIPES, SETTINGS
-
     names = (*SETTINGS, "schedule", "warmup", "final")
     rows = []
     for row in RECIPES.values():
@@ -169,7 +168,6 @@ def recipes() -> Rows:
 
 def runs(results: Path = DEFAULT_RESULTS) -> Rows:
     """Return the stored runs of a results folder, the oldest first; a damaged run has its defect as outcome."""
-    from ampbench import store
 
     store.check_folder(results)
     return [_run(path) for path in store.list_runs(results)]
@@ -184,8 +182,6 @@ def _of_run(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    from ampbench import store
-
     known = (
         "run", "label", "started", "torch", "device", "workloads", "explains", "cases", "outcome", "path",
     )  # fmt: skip

@@ -23,6 +23,7 @@ from ampbench.core.units import one_of, parse_bytes, parse_seconds, parse_value
 from ampbench.errors import INTERRUPTED, UnknownNameError, UsageError
 from ampbench.records.case import DEVICES, OF_CASES, PATHS, ParameterValue
 from ampbench.records.run import Header, Selection, Settings
+from ampbench.store import run_id
 from ampbench.workloads.index import is_users
 
 Value = TypeVar("Value")
@@ -375,8 +376,6 @@ def resumed_imports(header: Header) -> str:
 
 def run_words(path: Path, results: Path) -> str:
     """Return a run as a command line names it: its id where `results` holds its file, else its `path`."""
-    from ampbench.store import run_id
-
     if path.parent != results / "runs":
         return shlex.quote(str(path))
     return run_id(path) + results_words(results)

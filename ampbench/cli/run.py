@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -9,11 +10,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 from msgspec.structs import replace
 
+from ampbench import store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DEFAULTS,
@@ -35,22 +37,23 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_listing, print_note, print_text
+from ampbench.cli.progress import progress, progress_line
 from ampbench.core import by_key
 from ampbench.core.budget import Budget
 from ampbench.core.units import counted, format_duration
+from ampbench.drive import fitness, session
+from ampbench.drive.planning import check_selection
+from ampbench.drive.rounds import MOST_ROUNDS, Part, estimate, is_accelerated, parse_shard
+from ampbench.drive.session import Scheduled
 from ampbench.errors import CASE_FAILED, INTERRUPTED, NothingToRunError, StoreError, UnknownNameError, UsageError
 from ampbench.records.kinds import deed_of, verb_of
-from ampbench.records.labels import Pending
+from ampbench.records.labels import Pending, not_the_commits
 from ampbench.records.run import EACH, ON, Fleet, Selection, Settings
-from ampbench.studies.ceilings import Ceiling
+from ampbench.show.wording import words
+from ampbench.store import StoredRun
+from ampbench.store.folder import lanes_together
+from ampbench.studies.ceilings import Ceiling, ceilings_known
 from ampbench.workloads.index import is_users
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ampbench.drive.rounds import Part
-    from ampbench.drive.session import Scheduled
-    from ampbench.store import RunWriter, StoredRun
 
 WITH_RESUME = frozenset({"resume", "results", "yes", "ray", "dry_run", "format", "json"})
 """The parameters that a command line may give with --resume; the run has all others."""
@@ -141,8 +144,6 @@ def command(
     shared_by = "--shard" if shard else "--ray" if ray else ""
     if budget and shared_by and not rounds:
         raise UsageError(f"{shared_by} and --budget contradict each other: give --rounds")
-    from ampbench import store
-    from ampbench.drive.rounds import MOST_ROUNDS, parse_shard
 
     if rounds or shared_by:  # machines that share a run measure equal rounds
         settings = replace(settings, rounds=rounds or DEFAULTS.rounds)
@@ -178,7 +179,7 @@ def new_fleet(ray: str, on: str) -> Fleet | None:
 def _run(
     selection: Selection,
     settings: Settings,
-    part: "Part | None",
+    part: Part | None,
     label: str,
     resume: str,
     ending: Ending,
@@ -187,9 +188,6 @@ def _run(
     yes: bool,
 ) -> int:
     """Measure on this machine, or show the plan of it; return the exit code."""
-    from ampbench import store
-    from ampbench.cli.progress import progress
-    from ampbench.drive import fitness, session
 
     # NumPy and SciPy for the results, before the last round ends: they take a second
     import_results = partial(import_module, "ampbench.show.results")
@@ -214,8 +212,6 @@ def _run(
         if not (yes or _may_begin(prepared)):
             return INTERRUPTED
         from ampbench.judge.verdict import undecided
-        from ampbench.records.labels import not_the_commits
-        from ampbench.studies.ceilings import ceilings_known  # NumPy: not for a mistake
 
         if writer is None:
             command = ["ampbench", *sys.argv[1:]]
@@ -240,9 +236,8 @@ def _run(
         return _print_end(store.read_run(writer.path), ended, ending, problem)
 
 
-def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> "tuple[StoredRun, RunWriter | None]":
+def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> tuple[StoredRun, store.RunWriter | None]:
     """Return a run to resume, and its writer until `stack` ends; None for a dry run."""
-    from ampbench import store
 
     writer = None
     if dry_run:
@@ -264,10 +259,8 @@ def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> "tuple[StoredRun, R
     return resumed, writer
 
 
-def _may_begin(prepared: "Scheduled") -> bool:
+def _may_begin(prepared: Scheduled) -> bool:
     """Print the estimate of a long schedule; return False for a no on the terminal."""
-    from ampbench.drive.rounds import estimate
-
     _, seconds = estimate(prepared.schedule, prepared.settings)
     if seconds >= LONG_SECONDS:
         print_note(_how_long(prepared))
@@ -277,10 +270,8 @@ def _may_begin(prepared: "Scheduled") -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _how_long(prepared: "Scheduled") -> str:
+def _how_long(prepared: Scheduled) -> str:
     """Return the length of the schedule: "2 networks, 12 cases, 30 s each: about 1 min"."""
-    from ampbench.drive.rounds import estimate, is_accelerated
-
     schedule, settings = prepared.schedule, prepared.settings
     cases = {turn.planned.case.case_id: turn.planned.case for leg in schedule for turns in leg for turn in turns}
     first, seconds = estimate(schedule, settings)
@@ -295,7 +286,7 @@ def _how_long(prepared: "Scheduled") -> str:
     return f"{counted(len(networks), 'network')}, {counted(len(cases), 'case')}, {length}: {about}"
 
 
-def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
+def _print_end(stored: StoredRun, ended: str, ending: Ending, problem: NothingToRunError | None = None) -> int:
     """Print the result and how to resume it, and return the exit code; raise the `problem` that ended it last."""
     from ampbench.result import Result
 
@@ -324,10 +315,9 @@ def _print_end(stored: "StoredRun", ended: str, ending: Ending, problem: Nothing
     return CASE_FAILED if any(row["outcome"] == "failed" for row in rows) else 0
 
 
-def _print_plan(prepared: "Scheduled", format: OutputFormat) -> None:
+def _print_plan(prepared: Scheduled, format: OutputFormat) -> None:
     """Print the planned cases, the reasons of skipped ones, and the estimated time."""
     from ampbench.judge.notes import skipped
-    from ampbench.show.wording import words
 
     ids = [planned.case.case_id for planned in prepared.plan if not planned.skip]
     if format is OutputFormat.TABLE:  # ids to search and copy are never wrapped
@@ -347,16 +337,12 @@ def _run_fleet(
     selection: Selection,
     settings: Settings,
     label: str,
-    earlier: "Sequence[StoredRun]",
+    earlier: Sequence[StoredRun],
 ) -> int:
     """Measure the missing cases, and show all lanes side by side."""
-    from ampbench import store
-    from ampbench.cli.progress import progress_line
     from ampbench.drive.fleet import FleetSession
     from ampbench.drive.on_ray import RayCluster
-    from ampbench.drive.planning import check_selection
     from ampbench.judge.machines import document
-    from ampbench.store.folder import lanes_together
 
     files = any(map(is_users, check_selection(selection)))
     with redirect_stdout(sys.stderr), progress_line(live=sys.stderr.isatty()) as watch:  # Ray writes there

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ampbench import store
 from ampbench.cli.options import (
     A_RUN,
     DEFAULT_RESULTS,
@@ -19,8 +20,11 @@ from ampbench.cli.options import (
 )
 from ampbench.cli.printing import print_document, print_note, print_text, write_file
 from ampbench.errors import CASE_FAILED, NothingToRunError, StoreError, UsageError
+from ampbench.records.case import matches
 from ampbench.records.kinds import KINDS, verb_of
 from ampbench.records.run import LATEST
+from ampbench.show import studies
+from ampbench.studies.study import study_of
 
 if TYPE_CHECKING:
     from ampbench.report.material import Material
@@ -57,12 +61,8 @@ def command(
       verdict    ok; refused: a number over its limit; undecided: what is missing
     "Error over spread" divides an output's error by how much inputs change it.
     """
-    from ampbench import store
     from ampbench.judge import machines
-    from ampbench.records.case import matches
     from ampbench.result import Result
-    from ampbench.show import studies
-    from ampbench.studies.study import study_of
 
     files = [path for name in run or [LATEST] for path in store.find_runs(name, results, print_note)]
     if len(files) > 1:  # machines side by side
@@ -137,8 +137,6 @@ def report(
         raise UsageError("--site and -o contradict each other: a site is a folder of files, -o names one file")
     if any(find_spec(name) is None for name in ("jinja2", "markupsafe", "vl_convert")):
         raise UsageError("a report needs its extra: pip install 'ampbench[report]'")
-    from ampbench import store
-    from ampbench.store import no_garbage_collection
 
     if not runs:
         store.check_runs(results)
@@ -154,7 +152,7 @@ def report(
             print_note(problem)
         print_text(str(path))
         return CASE_FAILED if problems else 0
-    with no_garbage_collection():
+    with store.no_garbage_collection():
         material = gather(runs or [], results, baseline, budget)
         page = make_page(material)
     path = output or _folder(results / REPORTS) / _name(material)

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
+from ampbench import store
 from ampbench.cli.options import (
     DEFAULT_RESULTS,
     DURATION,
@@ -36,21 +37,21 @@ from ampbench.cli.options import (
     typed_seconds,
 )
 from ampbench.cli.printing import OutputFormat, print_document, print_note
+from ampbench.cli.progress import piece_progress
 from ampbench.core.units import counted, one_of
 from ampbench.errors import CASE_FAILED, INTERRUPTED, StoreError, UsageError
 from ampbench.records.kinds import KINDS, deed_of, verb_of
 from ampbench.records.run import LATEST
-
-if TYPE_CHECKING:
-    from ampbench.store import StoredRun
-    from ampbench.studies import study as studies
-    from ampbench.studies.study import Study
-    from ampbench.studies.work import Watching, Worked
+from ampbench.show import studies
+from ampbench.store import StoredRun
+from ampbench.studies.check import pointers
+from ampbench.studies.study import PHASE_HELP, Session, Study, asked_for, options_of, study_of
+from ampbench.studies.study import Option as StudyOption
+from ampbench.studies.work import Watching, Worked, asked_of, begin, lacking, prepared, work_through
 
 
 def command(kind: str) -> Callable[..., int | None]:
     """Return the function of the verb that makes runs of a kind, for `cli.options.Verb`."""
-    from ampbench.studies.study import study_of
 
     study = study_of(kind)
 
@@ -62,10 +63,8 @@ def command(kind: str) -> Callable[..., int | None]:
     return verb
 
 
-def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
+def _parameters(study: Study[Any, Any]) -> list[Parameter]:
     """Return the parameters of a study's verb, in their order."""
-    from ampbench.studies.study import PHASE_HELP, options_of
-
     selects, limits, selecting = study.selects, parameters_of(make_settings), parameters_of(make_selection)
     options = {row.name: option(row.name, _annotation(row), row.default) for row in options_of(study)}
     parameters = [selecting["device"]]
@@ -88,7 +87,7 @@ def _parameters(study: "Study[Any, Any]") -> list[Parameter]:
     return [*parameters, *parameters_of(chosen_format).values()]
 
 
-def _annotation(option: "studies.Option") -> Any:
+def _annotation(option: StudyOption) -> Any:
     """Return an option's annotation for `cli.options.Verb`."""
     flag = f"--{option.name.replace('_', '-')}"
     if option.argument:
@@ -101,14 +100,11 @@ def _annotation(option: "studies.Option") -> Any:
     return Annotated[type(option.default), bounded]
 
 
-def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, Any]) -> int:
+def _done(study: Study[Any, Any], context: click.Context, values: dict[str, Any]) -> int:
     """Make a run from a verb's options, or resume one, show it, and return the exit code.
 
     Results are printed even if storing them failed; that error is raised afterwards. An empty run file is removed.
     """
-    from ampbench.studies import work
-    from ampbench.studies.study import asked_for, options_of
-
     chosen, results = chosen_format(values["format"], values["json"]), values["results"]
     tell = told_as(chosen, everything=values["verbose"])
     if values.get("resume"):
@@ -118,7 +114,7 @@ def _done(study: "Study[Any, Any]", context: click.Context, values: dict[str, An
     asked = asked_for(study, {row.name: _typed(row, values[row.name]) for row in options_of(study)})
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
-        done = work.begin(study, selection, settings, asked, results, values["label"], command, watching=watching)
+        done = begin(study, selection, settings, asked, results, values["label"], command, watching=watching)
     except KeyboardInterrupt:
         print_note("interrupted: nothing was seen")
         return INTERRUPTED
@@ -130,21 +126,18 @@ def _called(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
     return make(**{name: values[name] for name in parameters_of(make) if name in values})
 
 
-def _typed(option: "studies.Option", value: Any) -> Any:
+def _typed(option: StudyOption, value: Any) -> Any:
     return typed_seconds(f"--{option.name.replace('_', '-')}", value) if option.seconds else value
 
 
-Tell = Callable[["StoredRun"], None]
+Tell = Callable[[StoredRun], None]
 """Prints a run."""
 
 
 def told_as(format: OutputFormat, *, everything: bool) -> Tell:
     """Return a function that prints a run by its study, then its failures."""
-    from ampbench.show import studies
-    from ampbench.studies.check import pointers
-    from ampbench.studies.study import study_of
 
-    def tell(stored: "StoredRun") -> None:
+    def tell(stored: StoredRun) -> None:
         study = study_of(stored.header.explains)
         print_document(studies.document(study, stored, list(stored.cases), everything=everything), format)
         for line in studies.lines(pointers(stored)):
@@ -155,15 +148,11 @@ def told_as(format: OutputFormat, *, everything: bool) -> Tell:
     return tell
 
 
-def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> int:
+def go_on(study: Study[Any, Any], resume: str, results: Path, tell: Tell) -> int:
     """Resume the study's run that `resume` names, and return the exit code.
 
     A complete run is printed as it is. Raises `UsageError` for a run of another kind.
     """
-    from ampbench import store
-    from ampbench.studies.study import Session
-    from ampbench.studies.work import asked_of, lacking, prepared, work_through
-
     kind = study.kind
     if resume == LATEST:
         raise UsageError(f"--resume needs the id of a run of ampbench {verb_of(kind)}: latest is one that measured")
@@ -196,13 +185,11 @@ def go_on(study: "Study[Any, Any]", resume: str, results: Path, tell: Tell) -> i
     return _finished(study, done, tell, results)
 
 
-def _watching(study: "Study[Any, Any]") -> "Watching":
-    from ampbench.cli.progress import piece_progress
-
+def _watching(study: Study[Any, Any]) -> Watching:
     return lambda pieces: piece_progress(study.doing, pieces, study.progress)
 
 
-def _finished(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Path) -> int:
+def _finished(study: Study[Any, Any], done: Worked, tell: Tell, results: Path) -> int:
     """Print a run, its file and how to resume it, and return the exit code; raise the problem of measuring it."""
     if isinstance(done.problem, StoreError):
         tell(done.stored())
@@ -220,15 +207,13 @@ def _finished(study: "Study[Any, Any]", done: "Worked", tell: Tell, results: Pat
     return INTERRUPTED if interrupted else _exit_code(study, stored)
 
 
-def _tell_left(study: "Study[Any, Any]", stored: "StoredRun", results: Path) -> None:
+def _tell_left(study: Study[Any, Any], stored: StoredRun, results: Path) -> None:
     """Print how many pieces of a run are left and how to resume it, where that is possible."""
-    from ampbench.studies.work import lacking
-
     undone = len(lacking(study, stored)) if KINDS[study.kind].resumed else 0
     if undone:
         go_on = f"ampbench {verb_of(study.kind)} --resume {run_words(stored.path, results)}"
         print_note(f"{counted(undone, 'piece')} left; {go_on} goes on")
 
 
-def _exit_code(study: "Study[Any, Any]", stored: "StoredRun") -> int:
+def _exit_code(study: Study[Any, Any], stored: StoredRun) -> int:
     return CASE_FAILED if stored.failures or any(map(study.failed, stored.every(study.record))) else 0
