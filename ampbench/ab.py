@@ -49,7 +49,7 @@ from ampbench.records.changes import OUTCOME, Change, ChangeCode, ChangeStatus
 from ampbench.records.measured import Failure, Round, Skip
 from ampbench.records.rules import RuleProbe
 from ampbench.records.run import Arm, Entry, Footer, Selection, Settings
-from ampbench.records.wire import LATE, MAX_SAMPLES_PER_ROUND, REST, ROUND, Nothing, Request, ask
+from ampbench.records.wire import LATE, MAX_SAMPLES_PER_ROUND, REST, ROUND, Nothing, ask
 from ampbench.store import RunWriter, read_run
 from ampbench.studies import check, rules
 from ampbench.studies.casts import TASK
@@ -342,7 +342,8 @@ class BlockSession:
                     if pair not in self._open or self._left() <= 0:
                         continue
                     self._tell(f"{turn.task.name} of {lane.name}", pair)
-                    self._store(lane, pair, _entry_of(pool, lane, turn, request_of(turn, lane.settings, 0)))
+                    reply = pool.serve(request_of(turn, lane.settings, 0), lane.name)
+                    self._store(lane, pair, turn.task.outcome(reply, turn.planned.case))
 
     def measure_rounds(self) -> str:
         """Measure blocks; return the end of the session: "complete" or "out of time"."""
@@ -424,7 +425,7 @@ class BlockSession:
                     placement_seed=draw.getrandbits(48),
                     max_samples=MAX_SAMPLES_PER_ROUND // builds,  # the round's, divided by its builds
                 )
-                entry = _entry_of(pool, lane, turn, request)
+                entry: Entry = turn.task.outcome(pool.serve(request, lane.name), turn.planned.case)
                 if not on_cpu and len(lanes) > 1:  # free the device for the next lane
                     pool.serve(ask(REST, Nothing()), lane.name)
                 if not isinstance(entry, Round):
@@ -462,12 +463,6 @@ class BlockSession:
         undecided = f"{counted(len(self._open), 'case')} undecided, {format_duration(self._clock() - self._began)}"
         doing = f"{undecided} · {doing} {pair}".rstrip()
         self._watch(f"{self._done} of {self._blocks} blocks at most: {doing}", failure)
-
-
-def _entry_of(pool: Pool, lane: Lane, turn: Turn, request: Request) -> Entry:
-    """Return the entry of the lane's server for a case's turn."""
-    entry: Entry = turn.task.outcome(pool.serve(request, lane.name), turn.planned.case)
-    return entry
 
 
 def joined(parts: Sequence[Round]) -> Round:

@@ -11,7 +11,7 @@ from ampbench.core.statement import Note, Severity, Statement, state
 from ampbench.judge import rounds as fitness
 from ampbench.judge.verdict import at_judged_places
 from ampbench.records.labels import Pending, emulated_of, few, kernels_said, not_the_commits, remarks
-from ampbench.records.measured import CONV, NATIVE, Divergence, Round
+from ampbench.records.measured import CONV, NATIVE, Divergence, MemoryPass, Round
 from ampbench.show.rows import Group, Row, grouped, number, precision_label
 from ampbench.store import StoredRun
 from ampbench.workloads.index import LIBRARIES, RANDOM
@@ -25,6 +25,8 @@ Facts = Mapping[str, float | str]
 Held = tuple[Iterable[str], Facts]
 """The ids of the cases of a note (`THE_RUN`: of the run), and its facts."""
 THE_RUN = ("",)
+Holds = Callable[[StoredRun, Sequence[Row]], Iterable[Held]]
+"""Returns the cases of a note on the rows of a run, with their facts."""
 
 
 def statements(stored: StoredRun, rows: Sequence[Row]) -> list[Statement]:
@@ -74,7 +76,7 @@ def _modified(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         yield [next(case_id for case_id, name in workloads.items() if name == workload)], {"names": few(changed)}
 
 
-def _of_rounds(holds: Callable[[Round], bool | None]) -> Callable[[StoredRun, Sequence[Row]], Iterator[Held]]:
+def _of_rounds(holds: Callable[[Round], bool | None]) -> Holds:
     """Return a function that yields the cases with a round for which `holds` is true."""
 
     def found(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
@@ -104,22 +106,28 @@ def _fp32_products(stored: StoredRun, rows: Sequence[Row], *, meant: bool) -> It
             yield [row["case_id"]], {"dtypes": " and ".join(sorted(set(dtypes.values()))), **facts}
 
 
-def _nothing_cast(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    for row in rows:
-        memory, precision = stored.memory.get(row["case_id"]), PRECISIONS.get(row["precision"])
-        dtype = SHORT_DTYPES.get(precision.autocast or "") if precision is not None else None
-        if dtype and memory is not None and memory.flops and dtype not in memory.flops:
-            yield [row["case_id"]], {"dtype": dtype}
+def _of_memory(facts: Callable[[Row, MemoryPass], Facts | None]) -> Holds:
+    """Return a function that yields the cases whose memory pass has `facts`."""
+
+    def found(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
+        for row in rows:
+            if (memory := stored.memory.get(row["case_id"])) and (known := facts(row, memory)) is not None:
+                yield [row["case_id"]], known
+
+    return found
 
 
-def _contiguous(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    """Yield cases on CUDA with contiguous inputs that spend most FLOPs in half-precision convolutions."""
-    for row in rows:
-        memory = stored.memory.get(row["case_id"])
-        if row["device"] == "cuda" and row["memory_format"] == "contiguous" and memory is not None and memory.flops:
-            by_dtype = (memory.flops_by_operation or {}).get(CONV, {})
-            if sum(by_dtype.get(half, 0) for half in FORMATS) > sum(memory.flops.values()) / 2:
-                yield [row["case_id"]], {}
+def _nothing_cast(row: Row, memory: MemoryPass) -> Facts | None:
+    precision = PRECISIONS.get(row["precision"])
+    dtype = SHORT_DTYPES.get(precision.autocast or "") if precision is not None else None
+    return {"dtype": dtype} if dtype and memory.flops and dtype not in memory.flops else None
+
+
+def _contiguous(row: Row, memory: MemoryPass) -> Facts | None:
+    """Return {} where contiguous convolutions in half do most FLOPs of a case on CUDA, else None."""
+    by_dtype = (memory.flops_by_operation or {}).get(CONV, {})
+    most = sum(by_dtype.get(half, 0) for half in FORMATS) > sum((memory.flops or {}).values()) / 2
+    return {} if row["device"] == "cuda" and row["memory_format"] == "contiguous" and most else None
 
 
 def _attention(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
@@ -183,13 +191,6 @@ def _others(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
         yield THE_RUN, {"processes": few(processes)}
 
 
-def _no_graphs(stored: StoredRun, rows: Sequence[Row]) -> Iterator[Held]:
-    for row in rows:
-        memory = stored.memory.get(row["case_id"])
-        if memory is not None and memory.graphs_left_aside:
-            yield [row["case_id"]], {"why": "; ".join(memory.graphs_left_aside)}
-
-
 def _losses(stored: StoredRun, _: Sequence[Row], *, note: Note) -> Iterator[Held]:
     for case_id, divergence in at_judged_places(stored.divergence, stored.late).items():
         loss = divergence.loss_alone
@@ -216,7 +217,7 @@ def _other_code(stored: StoredRun, _: Sequence[Row]) -> Iterator[Held]:
         yield THE_RUN, {"why": reason}
 
 
-NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Iterable[Held]]]] = (
+NOTES: Sequence[tuple[Note, Severity, Holds]] = (
     (Note.EMULATED, Severity.PROBLEM, _emulated),
     (Note.IMPORTED, Severity.PROBLEM, _imported),
     (Note.OTHER_CODE, Severity.PROBLEM, _other_code),
@@ -225,12 +226,12 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.COMPILED, Severity.PROBLEM, _of_rounds(lambda measured: measured.comes_compiled)),
     (Note.ROUNDED, Severity.PROBLEM, partial(_fp32_products, meant=False)),
     (Note.NOT_ROUNDED, Severity.ADVICE, partial(_fp32_products, meant=True)),
-    (Note.NOTHING_CAST, Severity.PROBLEM, _nothing_cast),
+    (Note.NOTHING_CAST, Severity.PROBLEM, _of_memory(_nothing_cast)),
     *(
         (note, Severity.ADVICE, partial(_losses, note=note))
         for note in (Note.LOSS_CONSTANT, Note.LOSS_BROKEN, Note.LOSS_ERROR)
     ),
-    (Note.CHANNELS_LAST, Severity.ADVICE, _contiguous),
+    (Note.CHANNELS_LAST, Severity.ADVICE, _of_memory(_contiguous)),
     (Note.ATTENTION, Severity.ADVICE, _attention),
     (Note.NO_GRAD, Severity.ADVICE, _of_rounds(lambda measured: measured.no_grad)),
     (Note.OPTIMIZER_MISSES, Severity.PROBLEM, _misses),
@@ -240,7 +241,11 @@ NOTES: Sequence[tuple[Note, Severity, Callable[[StoredRun, Sequence[Row]], Itera
     (Note.ABOVE_CEILING, Severity.PROBLEM, _above_ceiling),
     (Note.UNSETTLED, Severity.PROBLEM, _of_rounds(lambda measured: measured.steady is False)),
     (Note.OTHER_PROCESSES, Severity.PROBLEM, _others),
-    (Note.NO_GRAPHS, Severity.PROBLEM, _no_graphs),
+    (
+        Note.NO_GRAPHS,
+        Severity.PROBLEM,
+        _of_memory(lambda _, memory: {"why": "; ".join(why)} if (why := memory.graphs_left_aside) else None),
+    ),
     (Note.UNSTEADY, Severity.PROBLEM, partial(_unquiet, device=True)),
     (Note.UNQUIET, Severity.PROBLEM, partial(_unquiet, device=False)),
 )

@@ -138,16 +138,6 @@ def _parameters(case: Seen) -> float | None:
     return None if in_fp32 else max(case.known("param_nonfinite"), default=None)
 
 
-def _gradients(case: Seen) -> float | None:
-    """Elements that are not finite, if that leaves no error."""
-    return case.at("found.gradient.nonfinite") if number(case.row["grad_rel_l2"]) is None else None
-
-
-def _lost_loss(case: Seen) -> float | None:
-    """1 if the loss is not finite but the reference's is."""
-    return 1.0 if case.at("found.loss_is_lost") and case.at("found.reference.loss") is not None else None
-
-
 def _lost(case: Seen) -> float | None:
     """The lost share of the update, less two standard errors under random rounding."""
     if case.update is None or _within_noise(case):
@@ -225,11 +215,6 @@ def _flushed(case: Seen) -> float | None:
     return None if flushed is None else flushed - (unavoidable or 0.0)
 
 
-def _skipped(case: Seen) -> float | None:
-    """Steps that GradScaler skipped once its scale had settled, in the divergence pass and in all rounds."""
-    return sum(case.known("skipped_steps"))
-
-
 def _unscaling(case: Seen) -> float | None:
     """The largest divisor of the loss for finite gradients, in the divergence pass or a round.
 
@@ -271,7 +256,13 @@ LOOKS = (
     Look(Refusal.ERROR, "output_rel_l2", "output_rel_l2", _error, "output_worst_name", INFERENCE),
     Look(Refusal.SPREAD, "output_over_spread", limits.MOST_OVER_SPREAD, "", "output_spread_name", INFERENCE),
     Look(Refusal.SPREAD, "output_over_spread", limits.MOST_OVER_SPREAD_TRAINING, "", "output_spread_name", TRAINING),
-    Look(Refusal.GRADIENTS, "grad_rel_l2", 0, _gradients, phase=TRAINING),
+    Look(
+        Refusal.GRADIENTS,
+        "grad_rel_l2",
+        0,
+        lambda case: case.at("found.gradient.nonfinite") if number(case.row["grad_rel_l2"]) is None else None,
+        phase=TRAINING,
+    ),
     Look(Refusal.GRADIENT_ERROR, "grad_rel_l2", "grad_rel_l2", phase=TRAINING, noise="found.gradient.noise"),
     Look(Refusal.UPDATE, "update_kept", 1 - limits.LEAST_KEPT, _lost, phase=TRAINING),
     Look(
@@ -297,12 +288,19 @@ LOOKS = (
     Look(Refusal.WORST_PROBABILITIES, "kl_p99", "kl_p99", phase=INFERENCE),
     Look(Refusal.LOG_PROBABILITIES, "logprob_gap_mean", "logprob_gap_mean", phase=INFERENCE),
     Look(Refusal.WORST_LOG_PROBABILITIES, "logprob_gap_p99", "logprob_gap_p99", phase=INFERENCE),
-    Look(Refusal.LOSS_FINITE, "loss_rel_error", 0, _lost_loss, phase=TRAINING),
+    Look(
+        Refusal.LOSS_FINITE,
+        "loss_rel_error",
+        0,
+        lambda case: 1.0 if case.at("found.loss_is_lost") and case.at("found.reference.loss") is not None else None,
+        phase=TRAINING,
+    ),
     Look(Refusal.LOSS, "loss_rel_error", "loss_rel_error", _loss, phase=TRAINING),
     Look(Refusal.DECISIONS, "argmax_agreement", "argmax_agreement", _disagreement, phase=INFERENCE),
     Look(Refusal.FLUSHED, "grad_flushed_share", "grad_flushed_share", _flushed, phase=TRAINING),
     Look(Refusal.STATISTICS, "statistics_stall", limits.MOST_STALL, phase=TRAINING),
-    Look(Refusal.SKIPPED, "skipped_steps", 0, _skipped, phase=TRAINING),
+    # once the scale had settled, in the divergence pass and in all rounds
+    Look(Refusal.SKIPPED, "skipped_steps", 0, lambda case: sum(case.known("skipped_steps")), phase=TRAINING),
 )
 """Everything that refuses a case: the first look over its limit does. Add further checks of one step here."""
 
@@ -460,14 +458,9 @@ def _tables(stored: StoredRun, budget: Budget, studies: Iterable[StoredRun]) -> 
         from ampbench.studies.training import trained_cases
 
         trained = trained_cases(stored, trainings)
-    return choose(frame.run_rows(stored), stored.divergence, budget, _speeds(stored), trained, stored.late)
-
-
-def _speeds(stored: StoredRun) -> "Speeds":
-    control = control_ratio(stored)
-    apart = control.apart if control else 1.0
-    busy = bool(unfit_said(stored))
-    return Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=busy, longer=stored.header.longer)
+    apart, busy = control.apart if (control := control_ratio(stored)) else 1.0, bool(unfit_said(stored))
+    speeds = Speeds(MeasuredRun.of(stored).timed, apart=apart, busy=busy, longer=stored.header.longer)
+    return choose(frame.run_rows(stored), stored.divergence, budget, speeds, trained, stored.late)
 
 
 def choose(
@@ -491,7 +484,8 @@ def choose(
             for row in members
             for case_id in [row["case_id"]]
         ]
-        today, fault = _today(members), _fault(cases)
+        measured = {row["precision"]: row for row in members if row["outcome"] == "ok"}
+        today, fault = measured.get(DEFAULT) or measured.get(BASELINE), _fault(cases)
         fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
         verdicts = [
             replace(
@@ -523,12 +517,6 @@ def _fault(cases: Sequence[Seen]) -> Statement | None:
             if fault := no_precisions_fault(case.found) or (fp32s_fault(case.found) if of_fp32 else None):
                 return fault
     return None
-
-
-def _today(rows: Iterable[Row]) -> Row | None:
-    """Return the row of today's precision: `default` if it was measured, else fp32."""
-    measured = {row["precision"]: row for row in rows if row["outcome"] == "ok"}
-    return measured.get(DEFAULT) or measured.get(BASELINE)
 
 
 def _memory(row: Row, today: Row | None) -> Interval:
@@ -800,7 +788,8 @@ def crossings(stored: StoredRun, takes: Mapping[Group, Take]) -> list[Statement]
     value has no statement.
     """
     sweeps = stored.header.selection.sweeps
-    name = next((name for name, values in sweeps.items() if len({*values}) > 1 and all(map(_is_number, values))), "")
+    numeric = (name for name, values in sweeps.items() if {*map(type, values)} <= {int, float} and len({*values}) > 1)
+    name = next(numeric, "")
     series: dict[str, list[tuple[float, Verdict]]] = {}
     alike: dict[str, Case] = {}
     for verdict in (verdict for take in takes.values() for verdict in take.verdicts):
@@ -817,10 +806,6 @@ def crossings(stored: StoredRun, takes: Mapping[Group, Take]) -> list[Statement]
         for case_id, members in series.items()
         if any(verdict.evidence and verdict.status is not Status.REFUSED for _, verdict in members)
     ]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _crossing(series: Iterable[tuple[float, Verdict]], **facts: str | None) -> Statement:

@@ -39,7 +39,7 @@ from ampbench.report.views import (
     tradeoff,
     trends,
 )
-from ampbench.show.charts import Chart, Picture, colour_rules, colour_variables
+from ampbench.show.charts import LOOKS, Chart, Picture, colour_variables
 from ampbench.show.comparison import control_line, notes, verdict
 from ampbench.show.document import Block, as_sentence
 from ampbench.show.networks import heading
@@ -184,6 +184,7 @@ def render(views: Sequence[View], title: str, home: str = "") -> str:
     """Return a whole document of views in their order."""
     script = _asset("tables.js")
     light, dark = colour_variables(), colour_variables(dark=True)
+    rules = "\n".join(f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name in LOOKS)
     style = _asset("report.css").replace("/* light */", light).replace("/* dark */", dark)
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (EARLY, script)]
     return (
@@ -195,7 +196,7 @@ def render(views: Sequence[View], title: str, home: str = "") -> str:
             views=views,
             early=Markup(EARLY),
             script=Markup(script),
-            style=Markup(f"{style}\n{colour_rules()}"),
+            style=Markup(f"{style}\n{rules}"),
             allowed=" ".join(f"'sha256-{digest}'" for digest in digests),
             version=__version__,
         )

@@ -34,12 +34,12 @@ from ampbench.report.material import Material
 from ampbench.show import studies
 from ampbench.show.charts import (
     DASHED,
+    LABELS,
     Chart,
     Drawing,
     Picture,
     Rows,
     drawn,
-    label_expression,
     quantity,
     speed_layers,
     speed_points,
@@ -466,7 +466,8 @@ def _trend_spec(axis: str, column: metrics.Column, rows: Rows) -> Mapping[str, A
     """Return the line of one series: intervals, points, a rule at each change; a point without a value breaks it."""
 
     def y(field: str) -> dict[str, Any]:
-        return quantity(field, column.label, {}, {"labelExpr": label_expression(column.unit), "tickCount": 5})
+        label = LABELS.get(column.unit, "format(datum.value, '.4~s')")
+        return quantity(field, column.label, {}, {"labelExpr": label, "tickCount": 5})
 
     labels, xs = {"labelAngle": -30, "labelLimit": 120}, [row["x"] for row in rows]
     layers: list[tuple[Mapping[str, Any], dict[str, Any]]] = [

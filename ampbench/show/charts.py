@@ -100,11 +100,6 @@ def colour_variables(dark: bool = False) -> str:
     return " ".join(f"--{name}: {shade};" for name, shade in shades.items())
 
 
-def colour_rules() -> str:
-    """Return the CSS rules that set the colour `--c` of elements with a `data-precision`."""
-    return "\n".join(f'[data-precision="{name}"] {{ --c: var(--{name}); }}' for name in LOOKS)
-
-
 def looks_encoded(
     field: str, names: Sequence[str], looks: Mapping[str, tuple[str, str]] = KNOWN, **legend: Any
 ) -> dict[str, Any]:
@@ -130,7 +125,7 @@ def quantity(field: str, title: str, scale: Mapping[str, Any], axis: Mapping[str
 DASHED: Mapping[str, Any] = MappingProxyType({"type": "rule", "strokeDash": [4, 3]})
 """The mark of a line that is no data: a limit, a change or a baseline."""
 
-_LABELS: Mapping[str, str] = MappingProxyType(
+LABELS: Mapping[str, str] = MappingProxyType(
     {
         "s": "format(datum.value, '.4~s') + 's'",
         "B": "format(datum.value / 1048576, ',.4~r') + ' MiB'",
@@ -139,12 +134,7 @@ _LABELS: Mapping[str, str] = MappingProxyType(
         "share": "format(datum.value, '.3~%')",
     }
 )
-"""The Vega expressions that write the numbers of an axis, by their unit."""
-
-
-def label_expression(unit: str) -> str:
-    """Return the Vega expression that writes the numbers of an axis in `unit`."""
-    return _LABELS.get(unit, "format(datum.value, '.4~s')")
+"""The Vega expressions that write the numbers of an axis, by their unit; other units have SI prefixes."""
 
 
 def tooltip(**titles: str) -> list[dict[str, str]]:

@@ -254,12 +254,6 @@ def _cell(value: Any) -> Any:
     return "" if cell is None else cell
 
 
-def json_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as a JSON list of flat objects, one a line; null where a value is undefined or not finite."""
-    lines = [json.dumps({name: finite(value) for name, value in row.items()}) for row in rows]
-    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
-
-
 def finite(value: Any) -> Any:
     """Return nested data as JSON has it: None for null, NaN and infinities, and NumPy's scalars as plain values."""
     if value is None or isinstance(value, str | bool | int):
@@ -284,5 +278,6 @@ def record_data(record: msgspec.Struct) -> dict[str, Any]:
 def json_document(data: Any) -> str:
     """Return nested data as indented JSON, a list of rows with a row a line; null for undefined numbers."""
     if isinstance(data, list):
-        return json_text(data)
+        lines = [json.dumps({name: finite(value) for name, value in row.items()}) for row in data]
+        return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
     return json.dumps(finite(data), indent=2, default=str)

@@ -8,7 +8,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -27,7 +27,6 @@ from ampbench.records.casts import (
     CastTrace,
     GraphCast,
     GraphTrace,
-    ModuleCalls,
     Operation,
     Tracing,
     bytes_moved,
@@ -160,15 +159,6 @@ def _cast_rows(trace: CastTrace) -> list[CastRow]:
     return [CastRow(cast, trace.ops[cast.index], user) for cast, user in users]
 
 
-def all_casts(record: CastPass) -> list[Row]:
-    """Return the casts: their fields, the op that each was made for (None: it is only stored), and who called that."""
-    return [
-        structs.asdict(cast)
-        | {"for_op": user.name if user else None, "function": (user or op).function, "source": op.source}
-        for cast, op, user in _cast_rows(record.trace)
-    ]
-
-
 def by_origin(record: CastPass) -> list[Row]:
     """Return the casts by value and origin, in the order of `SUBJECTS`."""
     groups = _grouped(record.trace, ("what", "origin"), lambda row: (row.cast.what, row.cast.origin))
@@ -249,11 +239,9 @@ def by_module(record: CastPass) -> list[Row]:
     """Return the dtypes of modules, equal ones together, with their casts, which are in a module's first row."""
     casts = by_key(record.trace.casts, lambda cast: cast.module)
     rows = []
-
-    def sides_of(row: ModuleCalls) -> tuple[str, ...]:
-        return row.kind, *(", ".join(dict.fromkeys(side)) for side in (row.inputs, row.outputs, row.parameters))
-
-    for sides, calls in by_key(record.trace.modules, sides_of).items():
+    sides_of = attrgetter("inputs", "outputs", "parameters")
+    kinds = by_key(record.trace.modules, lambda row: (row.kind, *(", ".join(dict.fromkeys(s)) for s in sides_of(row))))
+    for sides, calls in kinds.items():
         names = list(dict.fromkeys(same.module for same in calls))
         module_casts = [cast for name in names for cast in casts.pop(name, [])]
         rows.append(
@@ -462,7 +450,14 @@ Examples:
         *(f"{graph.graph}: {note}" for graph in record.graphs for note in graph.notes),
     ],
     tables=(
-        Table("casts", ALL, all_casts),
+        Table(
+            "casts", ALL,
+            lambda record: [
+                structs.asdict(cast)
+                | {"for_op": user.name if user else None, "function": (user or op).function, "source": op.source}
+                for cast, op, user in _cast_rows(record.trace)
+            ],
+        ),
         Table("origins", ORIGINS, by_origin, "Where they come from"),
         Table(
             "savings", SAVINGS,

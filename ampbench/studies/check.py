@@ -295,11 +295,6 @@ def wanted_of(environment: Environment, devices: Sequence[str], asked: ChecksAsk
     return wanted
 
 
-def _request(_: ChecksAsked, wanted: Checked) -> CheckAsked | None:
-    text = program_of(check_of(wanted), wanted.device)
-    return None if wanted.why else CheckAsked(check=wanted.check, text=text)
-
-
 TASK = Task(CHECK, CheckAsked, Checked, "ampbench.studies.devices_measure:do_check")
 STUDY: Study[ChecksAsked, Torch[Checked]] = Study(
     kind=CHECK,
@@ -321,7 +316,9 @@ Examples:
     asked=ChecksAsked,
     task=TASK,
     on_devices=OnDevices(
-        request=_request,
+        request=lambda _, wanted: (
+            None if wanted.why else CheckAsked(check=wanted.check, text=program_of(check_of(wanted), wanted.device))
+        ),
         unanswered=lambda blank, failure: structs.replace(blank, why=failure.said, cause=failure.cause),
         preload=PRELOADED,
         help=ANY_DEVICE,

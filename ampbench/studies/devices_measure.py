@@ -326,9 +326,7 @@ def observe(name: str, device: str, dtype: str) -> RuleObservation:
     )
 
 
-@cache
-def _registered(device: str) -> frozenset[str]:
-    return registered_ops(device)
+_registered = cache(registered_ops)
 
 
 def do_rules(work: Work, asked: Nothing) -> RuleProbe:  # noqa: ARG001 - as all tasks

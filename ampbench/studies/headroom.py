@@ -395,7 +395,7 @@ def predicted_gradients(record: RangePass, low: LowRun) -> list[GradientOutcome]
     for gradient in low.gradients:
         exact = values.get(gradient.parameter)
         share = fit(exact, dtype, scale).flushed if exact else None
-        in_fp32 = not _is_pure(low) and gradient.parameter not in low.lowered_weights
+        in_fp32 = find_precision(low.precision).autocast is not None and gradient.parameter not in low.lowered_weights
         rows.append(
             GradientOutcome(
                 precision=low.precision,
@@ -425,16 +425,12 @@ def flushed_together(rows: Iterable[GradientOutcome]) -> tuple[float | None, flo
 def _predicted(low: LowRun, values: list[Magnitudes]) -> Events | None:
     """Return the predictions for a module from its values; None where no step shows the lowered values."""
     dtype = low_dtype(low.precision)
-    if _is_pure(low):
+    if find_precision(low.precision).autocast is None:
         return predict(values, dtype)
     if not low.lowered and not low.lowered_weights and not whole_step_seen(low):
         return None
     low_itself = any(row.module in low.lowered or row.name in low.lowered_weights for row in values)
     return predict(values, dtype, computes_low=low_itself, lowered_weights=low.lowered_weights)
-
-
-def _is_pure(low: LowRun) -> bool:
-    return find_precision(low.precision).autocast is None
 
 
 class Headroom(StrEnum):

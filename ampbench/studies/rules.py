@@ -106,7 +106,7 @@ def find_disagreements(probe: RuleProbe) -> list[Disagreement]:
 
 
 def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterator[Disagreement]:
-    documented = _documented(op)
+    documented = tuple(map(op.documented.get, SOURCES))
     rules = {category for category in documented if category in HAVING_RULES}
     kinds = {kind for category in documented if (kind := _against(op, category))}
     kinds |= {"documents differ"} if len(rules) > 1 else set()
@@ -122,10 +122,6 @@ def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterat
         )
         if outcome in (CHANGED, REFUSED) and any(exempt):
             yield disagreement(kind="not left alone", documented=exempt, observed=f"{variant} {outcome}")
-
-
-def _documented(op: RuleObservation) -> tuple[str | None, ...]:
-    return tuple(op.documented.get(source) for source in SOURCES)
 
 
 def _against(op: RuleObservation, category: str | None) -> str:
@@ -277,7 +273,8 @@ def every_op(torch: Torch[RuleProbe]) -> list[Alike]:
     for op in (op for probe in torch.results for op in probe.observations):
         calls = [f"{name} {outcome}" for name, outcome in op.variants.items() if outcome in (CHANGED, REFUSED)]
         observed = worded(op.observed) if op.observed else f"{NOT_OBSERVED}: {op.reason}"
-        words = short_name(op.name), *map(_word, _documented(op)), _yes(op.registered), observed, ", ".join(calls)
+        documented = map(_word, map(op.documented.get, SOURCES))
+        words = short_name(op.name), *documented, _yes(op.registered), observed, ", ".join(calls)
         sources.append((op.name, op.device, [op.dtype], words))
     return sorted(alike(sources), key=lambda row: row.words[0])
 

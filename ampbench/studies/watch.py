@@ -1,9 +1,9 @@
 """A watched training: its record, which `ampbench.watch` makes, and the conclusions from it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -264,10 +264,6 @@ ARRIVALS: Sequence[Column[Arrival]] = (
 )
 
 
-def _subjects(runs: Iterable[Any], _: object) -> list[Watched]:
-    return [record for stored in runs for record in stored.of(Watched).values()]
-
-
 def _shares(record: Watched) -> Iterator[tuple[str, Mapping[float, float | None]]]:
     for name, label in (("kept", "as stored"), ("bf16", "in bf16"), ("fp16", "in fp16")):
         values = {float(look.step): getattr(look, name) for look in record.looks if getattr(look, name) is not None}
@@ -282,7 +278,7 @@ STUDY: Study[WatchAsked, Watched] = Study(
     asked=WatchAsked,
     title="Watched trainings",
     subject="training",
-    subjects=_subjects,
+    subjects=lambda runs, _: [record for stored in runs for record in stored.of(Watched).values()],
     heading=lambda record: record.name,
     remarks=lambda _: (),
     tables=(
