@@ -13,6 +13,7 @@ from pathlib import Path
 from ampbench.core.budget import Budget
 from ampbench.errors import NothingComparableError, NothingToRunError, StoreError, UsageError
 from ampbench.judge.compare import compare
+from ampbench.judge.rounds import MeasuredRun
 from ampbench.records.changes import Comparison
 from ampbench.records.kinds import deed_of
 from ampbench.records.run import LATEST, Header
@@ -23,7 +24,7 @@ from ampbench.store import CUT, StoredRun, find_runs, list_runs, measures, read_
 from ampbench.store.folder import lanes_together
 from ampbench.trend import Trend, make_trend, moment, public_version
 from ampbench.trend import place_of as place_on_axis
-from ampbench.trend.values import read_runs, tracked
+from ampbench.trend.values import tracked
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +213,8 @@ def gather(
     material = material_of(lanes_together(list(runs.values())), against, budget, list(explanations.values()))
     if against is not None and not material.comparisons:
         raise NothingComparableError(material.remarks[-1])
-    trends: Sequence[Trend] = ()
-    if len(files.measured) > 1:  # the comparison of one run with its baseline says more than a trend
-        named = sources if not files.explaining else [str(path) for path in files.measured]
-        trends, notes = find_trends([*named, *([str(against.path)] if against else [])], results)
-        remarks += notes
+    several = len(files.measured) > 1  # the comparison of one run with its baseline says more than a trend
+    trends = find_trends([*runs.values(), *([against] if against else [])]) if several else ()
     return replace(material, trends=trends, remarks=[*remarks, *material.remarks])
 
 
@@ -288,18 +286,13 @@ def _by_age(runs: Iterable[StoredRun]) -> list[StoredRun]:
     return sorted(runs, key=lambda run: (run.header.started_at, run.header.run))
 
 
-def find_trends(sources: Sequence[str], results: Path) -> tuple[list[Trend], list[str]]:
-    """Return the trends over the runs of `sources`, if there are several, and notes on files left out."""
-    try:
-        read = read_runs(sources, results)
-    except NothingToRunError:  # nothing was measured, as the page says of each case
-        return [], []
-    if len(read.runs) < 2:
-        return [], []
+def find_trends(runs: Sequence[StoredRun]) -> list[Trend]:
+    """Return the trends over those of `runs` that measured."""
+    measured = [MeasuredRun.of(stored) for stored in lanes_together([run for run in runs if not run.header.explains])]
     moving = list[Trend]()
     for axis in (*AXES, "date"):
         if axis in AXES or not moving:
             with suppress(NothingToRunError):  # no run has a place on the axis
-                trend = make_trend(read.runs, axis, tracked())
+                trend = make_trend(measured, axis, tracked())
                 moving += [trend] if any(len(series.measured) > 1 for series in trend.series) else []
-    return moving, list(read.notes)
+    return moving

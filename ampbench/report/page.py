@@ -266,10 +266,9 @@ def make_site(
         yield name, make_page(material, home=INDEX)
     if not entries:
         raise failure or StoreError("no run has a page")
-    sound = [str(stored.path) for stored, _ in entries.values() if not stored.header.explains]
-    followed, more = find_trends(sound, results)
-    index = _index(entries, against, [*damaged, *remarks, *more])
-    yield INDEX, render([index, *filter(None, [trends(Material(trends=followed))])], index.heading)
+    followed = trends(Material(trends=find_trends([stored for stored, _ in entries.values()])))
+    index = _index(entries, against, [*damaged, *remarks])
+    yield INDEX, render([index, *filter(None, [followed])], index.heading)
 
 
 def _index(
