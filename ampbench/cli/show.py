@@ -1,6 +1,5 @@
 """`ampbench show` and `report`: stored runs on the terminal, as an HTML page, or as a site of pages."""
 
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,8 +70,7 @@ def command(
             if stored.header.explains:
                 raise UsageError(store.not_measured(stored.header))
             ids = {case_id for case_id in stored.cases if matches(keyword, case_id)}
-            rounds = [timing for timing in stored.rounds if timing.case_id in ids]
-            kept += [replace(stored.narrowed(ids), rounds=rounds)] if ids else []
+            kept += [stored.narrowed(ids)] if ids else []
         if not kept:
             raise NothingToRunError(f"no run has a case that matches -k {keyword!r}")
         print_document(machines.document(kept, budget, everything=verbose), format)

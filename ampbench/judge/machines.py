@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -72,24 +72,15 @@ def document(runs: Sequence[StoredRun], budget: Budget, *, everything: bool = Fa
 
 def told_apart(measured: Sequence[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]) -> list[Machine]:
     """Return a machine with a unique name for each device of each run, given its rows and takes."""
-    measured = [part for run in measured for part in _by_device(*run)]
-    names = _names([stored for stored, *_ in measured])
+    parts = [
+        (stored.narrowed({row["case_id"] for row in own}), own, {of: takes[of] for of in takes if of.device == device})
+        for stored, rows, takes in measured
+        for device, own in by_key(rows, itemgetter("device")).items()
+    ]
     return [
         Machine(name=name, stored=stored, rows=rows, takes=takes)
-        for name, (stored, rows, takes) in zip(names, measured, strict=True)
+        for name, (stored, rows, takes) in zip(_names([stored for stored, *_ in parts]), parts, strict=True)
     ]
-
-
-def _by_device(
-    stored: StoredRun, rows: Sequence[Row], takes: Mapping[Group, Take]
-) -> Iterator[tuple[StoredRun, Sequence[Row], Mapping[Group, Take]]]:
-    """Yield the part of a run on each of its devices."""
-    for device, device_rows in by_key(rows, itemgetter("device")).items():
-        ids = {row["case_id"] for row in device_rows}
-        narrowed = replace(
-            stored.narrowed(ids), rounds=[measured for measured in stored.rounds if measured.case_id in ids]
-        )
-        yield narrowed, device_rows, {group: take for group, take in takes.items() if group.device == device}
 
 
 def networks(measured: Sequence[Machine]) -> list[Network]:

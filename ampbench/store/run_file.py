@@ -201,14 +201,15 @@ class StoredRun:
         return asked_in(self.header)
 
     def narrowed(self, case_ids: Container[str]) -> "StoredRun":
-        """Return the run with the entries of these cases alone; rounds, readings and devices stay."""
+        """Return the run with the entries and rounds of these cases alone; readings and devices stay."""
 
         def kept(entries: Mapping[str, R]) -> dict[str, R]:
             return {case_id: entry for case_id, entry in entries.items() if case_id in case_ids}
 
         by_case: dict[str, Any] = {name: kept(getattr(self, name)) for name in _LAST.values()}
         explained = {line: kept(held) if LINES[line].of == "case_id" else held for line, held in self.found.items()}
-        return replace(self, **by_case, found=explained)
+        rounds = [timing for timing in self.rounds if timing.case_id in case_ids]
+        return replace(self, **by_case, found=explained, rounds=rounds)
 
     @property
     def explained(self) -> list[str]:
