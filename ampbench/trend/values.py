@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ampbench.core.metrics import GATED, METRICS, Column, Gate
 from ampbench.core.units import counted, format_share
-from ampbench.errors import AmpbenchError, NothingToRunError, StoreError, UnknownNameError
+from ampbench.errors import NothingToRunError, StoreError, UnknownNameError
 from ampbench.judge.frame import Frame
 from ampbench.judge.rounds import OK, UNFIT_SHARE, MeasuredRun, Role, said_of, unfit_rounds
 from ampbench.records.case import Case
@@ -23,7 +23,6 @@ from ampbench.store import (
     find_runs,
     not_measured,
     once,
-    read_header,
     read_together,
     run_files,
 )
@@ -198,12 +197,10 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
     notes: list[str] = []
     native: dict[Path, tuple[Path, bool]] = {}  # with whether the file was named itself, so that damage is an error
     foreign: dict[Path, None] = {}
-    explaining: list[Path] = []
     for name in names or [str(results)]:
         path = Path(name).expanduser()
         if path.is_dir():
             files = run_files(path, measuring=True)
-            explaining += [] if files else run_files(path)
             native = {file.resolve(): (file, False) for file in files} | native
             if (path / "asv").is_dir():
                 foreign[path / "asv"] = None
@@ -233,9 +230,8 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
                 raise
             damaged.append(str(error))
             continue
-        if stored.header.explains:
-            explaining.append(stored.path)
-            continue
+        if stored.header.explains:  # it was named: folders are searched for runs that measured
+            raise NothingToRunError(not_measured(stored.header))
         notes += [f"{stored.path} {CUT}"] if stored.cut else []
         keep(stored)
     remarks: Counter[str] = Counter()
@@ -245,20 +241,16 @@ def read_runs(names: Sequence[str], results: Path) -> RunsRead:
         for path in foreign:
             for stored in read_source(path, remarks):
                 keep(stored)
+    if damaged and not runs:
+        raise StoreError(damaged[0])
     if not runs:
-        raise _nothing(damaged, explaining, ", ".join(names) or str(results))
+        where = ", ".join(names) or results
+        raise NothingToRunError(
+            f"there is no run in {where}: measure with `ampbench run`, or name run files or folders"
+        )
     notes += [f"left out: {problem}" for problem in damaged]
     notes += [f"{remark} ({counted(count, 'file')})" for remark, count in remarks.items()]
     return RunsRead(list(runs.values()), notes)
-
-
-def _nothing(damaged: Sequence[str], explaining: Sequence[Path], named: str) -> AmpbenchError:
-    """Return the error for sources without a run that measured."""
-    if damaged:
-        return StoreError(damaged[0])
-    if explaining:
-        return NothingToRunError(not_measured(read_header(explaining[-1])))
-    return NothingToRunError(f"there is no run in {named}: measure with `ampbench run`, or name run files or folders")
 
 
 def _numbers(run: MeasuredRun) -> int:
