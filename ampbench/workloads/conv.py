@@ -83,7 +83,6 @@ def mobilenet_v3_large(generator: Generator, **sizes: int) -> Workload:
 
 
 def _resnet(generator: Generator, name: str, sizes: Mapping[str, int]) -> Workload:
-    """Return the workload of a residual network of torchvision."""
     from torchvision import models
 
     with device("meta"):

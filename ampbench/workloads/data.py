@@ -48,7 +48,7 @@ def digits(generator: Generator, *, width: int, batch_size: int) -> Workload:
     images = torch.from_numpy(data.images.astype(np.float32)).sub_(4.5).div_(8).unsqueeze(1)
     classes = torch.from_numpy(data.target.astype(np.int64))
     trained = torch.arange(len(images)) % CYCLE < TRAINED
-    batches = _batches(_order(generator, int(trained.sum())), batch_size)
+    batches = _batches(generator, int(trained.sum()), batch_size)
     return Workload(
         module=module,
         inputs=[images[trained][batch] for batch in batches],
@@ -66,15 +66,23 @@ def characters(generator: Generator, *, batch_size: int, **sizes: int) -> Worklo
     97). Windows of the last tenth of the text are held out. The text comes from `pydoc_data.topics`, which differs
     between Python versions.
     """
+    from pydoc_data.topics import topics
+
     sizes["vocabulary"], sequence_length = VOCABULARY, sizes["sequence_length"]
     with device("meta"):
         module = Decoder(sizes)
     decoder_weights(generator, module, sizes)
-    tokens = _help_texts()
+    # the help texts that come with Python, in the order of their names
+    codes = {character: code for code, character in enumerate(PRINTABLE, start=1)}
+    text = "\n".join(topics[name] for name in sorted(topics))
+    tokens = torch.tensor([codes.get(character, 0) for character in text])
     kept = len(tokens) - len(tokens) // HELD_OUT_SHARE
-    windows, held_out = _windows(tokens[:kept], sequence_length), _windows(tokens[kept:], sequence_length)
+    # rows of sequence_length + 1 tokens, each overlapping the next by one
+    windows, held_out = (
+        part.unfold(0, sequence_length + 1, sequence_length) for part in (tokens[:kept], tokens[kept:])
+    )
     held_out = held_out[:: max(1, len(held_out) // HELD_OUT_WINDOWS)][:HELD_OUT_WINDOWS]
-    batches = [windows[batch] for batch in _batches(_order(generator, len(windows)), batch_size)[:BATCHES]]
+    batches = [windows[batch] for batch in _batches(generator, len(windows), batch_size)[:BATCHES]]
     return Workload(
         module=module,
         inputs=[batch[:, :-1].contiguous() for batch in batches],
@@ -86,26 +94,7 @@ def characters(generator: Generator, *, batch_size: int, **sizes: int) -> Worklo
     )
 
 
-def _order(generator: Generator, count: int) -> Tensor:
-    """Return the places of `count` examples in the seed's order."""
-    return torch.argsort(generator.integers("order", (count,), 2**31), stable=True)
-
-
-def _batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Return `order` in whole batches; the remainder is dropped."""
-    whole = len(order) // batch_size * batch_size
-    return [order[at : at + batch_size] for at in range(0, whole, batch_size)]
-
-
-def _windows(tokens: Tensor, sequence_length: int) -> Tensor:
-    """Return `tokens` in rows of `sequence_length` + 1, each overlapping the next by one."""
-    return tokens.unfold(0, sequence_length + 1, sequence_length)
-
-
-def _help_texts() -> Tensor:
-    """Return the help texts that come with Python as tokens, one after the other in the order of their names."""
-    from pydoc_data.topics import topics
-
-    text = "\n".join(topics[name] for name in sorted(topics))
-    codes = {character: code for code, character in enumerate(PRINTABLE, start=1)}
-    return torch.tensor([codes.get(character, 0) for character in text])
+def _batches(generator: Generator, count: int, batch_size: int) -> list[Tensor]:
+    """Return the places of `count` examples in the seed's order, in whole batches; the remainder is dropped."""
+    order = torch.argsort(generator.integers("order", (count,), 2**31), stable=True)
+    return [order[at : at + batch_size] for at in range(0, count // batch_size * batch_size, batch_size)]

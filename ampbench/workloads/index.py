@@ -1,5 +1,6 @@
 """The workloads by name, without torch: the built-in ones, their parameters and presets, and libraries of others."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -94,19 +95,11 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "sequence_length": (8, 32, 2048), "batch_size": (2, 1, 8)},
             multiples={"width": ("heads", 2)}),
-        WorkloadSpec("gru", "sequence", "frames",
-            "stacked gated recurrent units with a class for every frame, as in speech recognition",
-            {"features": (16, 80, 80), "depth": (2, 2, 5), "width": (16, 128, 1024), "sequence_length": (8, 32, 512),
-             "classes": (10, 100, 1000), "batch_size": (2, 4, 128)}),
         WorkloadSpec("decode", "sequence", "tokens",
             "one token of the language model, after a cache of keys and values",
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "context": (8, 512, 2048), "batch_size": (2, 1, 16)},
             phases=("inference",), multiples={"width": ("heads", 2)}),
-        WorkloadSpec("softmax_head", "linear", "rows",
-            "a linear layer and softmax, with the Brier score: probabilities in half precision",
-            {"width": (32, 512, 1024), "classes": (10, 100, 100), "batch_size": (8, 256, 131_072)},
-            limits={"classes": (2, 1000)}),
         WorkloadSpec("cross_entropy_head", "linear", "rows",
             "a linear layer to a large vocabulary and cross entropy: the end of a language model",
             {"width": (32, 128, 4096), "vocabulary": (64, 32_000, 32_000), "batch_size": (8, 16, 16_384)},
@@ -212,7 +205,12 @@ def resolve_parameters(
             raise UnknownNameError(f"parameter of {spec.name}", name, spec.sizes)
         settled[name] = check_parameter(spec.name, name, value, spec.limits.get(name, LIMITS[name]))
     for name, factors in spec.multiples.items():
-        _check_multiple(spec, settled, name, factors)
+        sizes = {factor: settled[factor] if isinstance(factor, str) else factor for factor in factors}
+        product = math.prod(sizes.values())
+        if settled[name] % product:
+            named = [f"{factor}={size}" if isinstance(factor, str) else str(size) for factor, size in sizes.items()]
+            text = f"{product}" if named == [str(product)] else f"{product} ({' x '.join(named)})"
+            raise UsageError(f"{spec.name}.{name}={settled[name]}: must be a multiple of {text}")
     return {**settled}
 
 
@@ -231,13 +229,3 @@ def source(spec: WorkloadSpec) -> WorkloadSource:
         function=spec.name,
         builtin=True,
     )
-
-
-def _check_multiple(spec: WorkloadSpec, settled: Mapping[str, int], name: str, factors: tuple[str | int, ...]) -> None:
-    product = 1
-    for factor in factors:
-        product *= settled[factor] if isinstance(factor, str) else factor
-    if settled[name] % product:
-        named = [f"{factor}={settled[factor]}" if isinstance(factor, str) else str(factor) for factor in factors]
-        text = f"{product}" if named == [str(product)] else f"{product} ({' x '.join(named)})"
-        raise UsageError(f"{spec.name}.{name}={settled[name]}: must be a multiple of {text}")

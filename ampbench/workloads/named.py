@@ -128,9 +128,17 @@ class Library:
         named = self._network(asked, preset)
         if named.unavailable:
             return structs.replace(nothing, unavailable=named.unavailable)
-        settled = self._settled(asked, named, parameters)
+        settled: dict[str, ParameterValue] = {"weights": RANDOM, **named.defaults}
+        called = f"{self.name}:{asked}"
+        for key, value in parameters.items():
+            if key not in settled:
+                raise UnknownNameError(f"parameter of {called}", key, settled)
+            settled[key] = str(value) if key == "weights" else check_parameter(called, key, value, LIMITS[key])
         if settled["weights"] != RANDOM:
-            self._check_weights(asked, named, settled)
+            with offline(), torch.device("meta"):
+                module = named.make(settled)
+            file = Path(str(settled["weights"]))
+            fitting(called, module, read_weights(file), file)
         return structs.replace(
             nothing, parameters=settled, has_loss=named.trains, channels_last=named.images, items_per_step=1.0
         )
@@ -142,7 +150,7 @@ class Library:
         generator = self._generator(name, parameters, seed)
         seed_all(seed)
         try:
-            with offline(), quiet():
+            with offline():
                 module = named.make(parameters)
                 drop_nothing(module)
                 if parameters["weights"] == RANDOM:
@@ -164,33 +172,17 @@ class Library:
         return fed["inputs"], fed.get("targets")
 
     def _network(self, name: str, preset: str) -> Named:
-        with offline(), quiet():
+        with offline():
             return self.find(name, preset or "small")
 
     def _generator(self, name: str, parameters: Parameters, seed: int) -> Generator:
         numbers = {key: value for key, value in parameters.items() if key != "weights"}
         return Generator(f"{self.name}:{name}", VERSION, numbers, seed)
 
-    def _settled(self, name: str, named: Named, values: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-        """Return all parameters of a network: `values` over its defaults, the batch size last."""
-        called = f"{self.name}:{name}"
-        settled: dict[str, ParameterValue] = {"weights": RANDOM, **named.defaults}
-        for key, value in values.items():
-            if key not in settled:
-                raise UnknownNameError(f"parameter of {called}", key, settled)
-            settled[key] = str(value) if key == "weights" else check_parameter(called, key, value, LIMITS[key])
-        return settled
-
-    def _check_weights(self, name: str, named: Named, parameters: Parameters) -> None:
-        with offline(), quiet(), torch.device("meta"):
-            module = named.make(parameters)
-        file = Path(str(parameters["weights"]))
-        fitting(f"{self.name}:{name}", module, read_weights(file), file)
-
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Forbid libraries to download: a file missing on this machine raises at once."""
+    """Forbid libraries to download, and hide their warnings: a missing file raises at once."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))
@@ -199,7 +191,9 @@ def offline() -> Iterator[None]:
     if hub is not None:
         hub.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         if hub is not None:
             hub.HF_HUB_OFFLINE = switched  # type: ignore[attr-defined]
@@ -208,14 +202,6 @@ def offline() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress a library's warnings while it builds a network: the user cannot change their cause."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def drop_nothing(module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Sequence models: an encoder, recurrent units, and language models as trained and served."""
+"""Sequence models: an encoder, and language models as trained and served."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ from ampbench.workloads.weights import (
     class_loss,
     classifier,
     fill,
-    kernel,
     waves,
 )
 
@@ -155,23 +154,6 @@ class Decoder(nn.Module):
         return F.linear(self.norm(x), self.embedding.weight)
 
 
-class Recurrent(nn.Module):
-    """Gated recurrent units and a class for every frame: logits (batch, frames, classes).
-
-    Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", EMNLP 2014.
-    """
-
-    def __init__(self, features: int, depth: int, width: int, classes: int):
-        super().__init__()
-        self.gru = nn.GRU(features, width, depth, batch_first=True)
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return the logits of `frames` (batch, frames, features)."""
-        states, _ = self.gru(frames)
-        return self.head(states)  # type: ignore[no-any-return]
-
-
 def transformer_encoder(generator: Generator, *, depth: int, width: int, heads: int, **sizes: int) -> Workload:
     """Pre-norm encoder on embedded tokens, so that a layer norm reads its inputs; cross entropy, AdamW.
 
@@ -182,7 +164,14 @@ def transformer_encoder(generator: Generator, *, depth: int, width: int, heads: 
     gains = {"*.query_key_value": SHARPNESS, "*.down": 0.5 * GELU_VARIANCE**-0.5}
     fill(generator, module, gains=gains, rules={"head.weight": classifier(1.0)})
     inputs = generator.uniform("inputs", (sizes["batch_size"], sizes["sequence_length"], width))
-    return _tagger(generator, module, inputs, sizes["classes"])
+    return Workload(
+        module=module,
+        inputs=inputs,
+        targets=generator.integers("targets", tuple(inputs.shape[:2]), sizes["classes"]),
+        loss=class_loss,
+        optimizer=adamw,
+        items_per_step=inputs.shape[0] * inputs.shape[1],
+    )
 
 
 def decoder_lm(generator: Generator, **sizes: int) -> Workload:
@@ -220,39 +209,12 @@ def decoder_weights(generator: Generator, module: Decoder, sizes: Sizes, *, atte
         "*.down": branch * SWIGLU_VARIANCE**-0.5,
         "norm": HEAD_GAIN,
     }
-    rules: dict[str, Rule] = {"embedding.weight": around(0, EMBEDDING_RMS), **_rotary_tables(module.cosine)}
+    rules: dict[str, Rule] = {"embedding.weight": around(0, EMBEDDING_RMS)}
+    tokens, size = module.cosine.shape
+    for name, of in (("cosine", math.cos), ("sine", math.sin)):  # of every position times every frequency
+        half = waves(of, tokens, size // 2)
+        rules[name] = torch.cat((half, half), dim=1)
     fill(generator, module, gains=gains, rules=rules)
-
-
-def gru(generator: Generator, *, features: int, depth: int, width: int, **sizes: int) -> Workload:
-    """Gated recurrent units on frames, a class for every frame; cross entropy, AdamW.
-
-    Inputs are (batch_size, sequence_length, features), outputs logits (batch_size, sequence_length, classes).
-    """
-    with device("meta"):
-        module = Recurrent(features, depth, width, sizes["classes"])
-    rules: dict[str, Rule] = {
-        "gru.weight_ih_l0": kernel(1.0),
-        "gru.weight_ih_*": kernel(2.0),  # reads states, of RMS about a half
-        "gru.weight_hh_*": kernel(2.0),
-        "gru.bias_*": around(0, 0.1),
-        "head.weight": classifier(2.0),
-    }
-    fill(generator, module, rules=rules)
-    inputs = generator.uniform("inputs", (sizes["batch_size"], sizes["sequence_length"], features))
-    return _tagger(generator, module, inputs, sizes["classes"])
-
-
-def _tagger(generator: Generator, module: nn.Module, inputs: Tensor, classes: int) -> Workload:
-    """Return the workload of a network that gives a class to each vector of `inputs` (batch, vectors, width)."""
-    return Workload(
-        module=module,
-        inputs=inputs,
-        targets=generator.integers("targets", tuple(inputs.shape[:2]), classes),
-        loss=class_loss,
-        optimizer=adamw,
-        items_per_step=inputs.shape[0] * inputs.shape[1],
-    )
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -264,16 +226,6 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     tokens = x.shape[-2]
     cosine, sine = cosine[:tokens].to(x.dtype), sine[:tokens].to(x.dtype)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
-
-
-def _rotary_tables(table: Tensor) -> dict[str, Rule]:
-    """Return the rules for both tables of rotary positions of the shape of `table` (tokens, size).
-
-    That is the cosine and sine of every position times every frequency, once for each half of a pair.
-    """
-    tokens, size = table.shape
-    halves = {name: waves(of, tokens, size // 2) for name, of in (("cosine", math.cos), ("sine", math.sin))}
-    return {name: torch.cat((half, half), dim=1) for name, half in halves.items()}
 
 
 class Decode(Decoder):

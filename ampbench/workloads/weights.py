@@ -181,7 +181,6 @@ def _first_match(patterns: Mapping[str, Value], name: str) -> Value | None:
 
 
 def _layer_rule(layer: nn.Module, tensor: str, gain: float, shift: float, centred: bool) -> Rule | None:
-    """Return the rule for the tensor of that name in a layer of that type, or None."""
     rules: dict[str, Rule] = {}
     if isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1:
         rules = {"weight": depthwise_kernel(gain), "bias": around(shift, 0.1)}

@@ -13,7 +13,7 @@ from ampbench.store import StoredRun, list_runs, read_run, run_files
 from tests.stored_runs import change_divergence
 
 QUICK = ["--rounds", "2", "--min-run-time", "0.001", "--threads", "1", "--preset", "tiny"]
-SELECTED = ["mlp", "softmax_head", "cross_entropy_head", "--precision", "fp32,bf16_pure", *QUICK]
+SELECTED = ["mlp", "simple_conv", "cross_entropy_head", "--precision", "fp32,bf16_pure", *QUICK]
 
 
 def bytes_of(found: MemoryPass) -> dict[str, Any]:

@@ -93,9 +93,7 @@ def test_the_action_and_the_workflows_have_the_form_that_the_server_reads(kind: 
 
 
 SHARDS = yaml.safe_load((ROOT / "docs/ci/shards.yml").read_text())
-QUICK = (
-    "mlp softmax_head simple_conv --preset tiny --rounds 1 --min-run-time 0.02 --precision fp32 --precision bf16_pure"
-)
+QUICK = "mlp decoder_lm simple_conv --preset tiny --rounds 1 --min-run-time 0.02 --precision fp32 --precision bf16_pure"
 """What stands for the workloads, whose variable the shell splits."""
 
 
@@ -116,7 +114,7 @@ def test_the_array_for_slurm_runs_as_plain_processes(shell: Callable[[str, Path]
     assert done.code == 0, done.written
     run = merged(tmp_path)
     assert len(run.header.merged) == 5
-    assert {case.workload for case in run.cases.values()} == {"mlp", "softmax_head", "simple_conv"}
+    assert {case.workload for case in run.cases.values()} == {"mlp", "decoder_lm", "simple_conv"}
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ def test_a_driver_that_is_ended_from_outside_is_resumed_and_measures_what_is_mis
     cluster: Callable[..., Nodes], tmp_path: Path, number: signal.Signals
 ) -> None:
     nodes = cluster("one=1")
-    selected = ["mlp", "softmax_head", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
+    selected = ["mlp", "decoder_lm", "--precision", "fp32,bf16_autocast,bf16_pure", "--phase", "inference", *QUICK]
     process = nodes.begun(tmp_path, "run", *selected, "--ray", nodes.address)
     wait_for(lambda: len(turns_of(runs_of(tmp_path / "results"))) > 3)
     process.send_signal(number)

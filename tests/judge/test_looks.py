@@ -460,7 +460,7 @@ def test_the_bins_tell_what_would_not_move_at_another_learning_rate() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "gru", "digits"])
+@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "digits"])
 def test_fp32_tf32_autocast_and_master_weights_keep_the_updates_of_workloads_of_each_family(
     name: str, built: Callable[[str], Workload]
 ) -> None:

@@ -68,7 +68,7 @@ DONE: dict[str, Callable[[Path], object]] = {
 
 
 RUN = ["run", *QUICK]
-CASTS = ["explain", "casts", "mlp", "gru", "--preset", "tiny"]
+CASTS = ["explain", "casts", "mlp", "simple_conv", "--preset", "tiny"]
 AB = ["ab", "mlp", "--preset", "tiny", "--baseline", "OMP_NUM_THREADS=1", "--candidate", "OMP_NUM_THREADS=2"]
 
 

@@ -47,7 +47,7 @@ def test_autocast_computes_keys_in_the_dtype_that_the_cache_is_given_in() -> Non
     network = build_network(build("decode"), make_case("bf16_autocast", phase="inference"), Cpu())
     projected: list[torch.Tensor] = []
     network.module.blocks[0].attention.query_key_value.register_forward_hook(lambda *seen: projected.append(seen[2]))
-    with network.mode():
-        network.forward_alone(network.data.batches[0])
+    with network.mode(), network.autocast():
+        network.module(*network.data.batches[0])
     _, keys, values = network.data.batches[0]
     assert {keys.dtype, values.dtype} == {projected[0].dtype} == {torch.bfloat16}

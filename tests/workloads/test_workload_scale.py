@@ -7,7 +7,6 @@ SMALLEST, LARGEST = 0.05, 20.0
 SHORTER = {
     "transformer_encoder": {"sequence_length": 128},
     "decoder_lm": {"sequence_length": 256},
-    "gru": {"sequence_length": 64},
 }
 
 
@@ -40,7 +39,6 @@ def test_every_output_keeps_its_size_at_preset_large_with_one_example_and_shorte
         ("mlp", {"depth": 32}),
         ("transformer_encoder", {"depth": 24}),
         ("decoder_lm", {"depth": 24}),
-        ("gru", {"depth": 8}),
         ("decode", {"depth": 24, "context": 512}),
     ],
 )
