@@ -1,6 +1,7 @@
 """The network of a case, built once at a fresh place in memory: on its device, in its precision, with data and loss.
 
-Its optimizer follows from workload, recipe and precision, with fp32 master weights and saved state.
+Its optimizer follows from workload, recipe and precision, with fp32 master weights, updates of bf16 weights that are
+rounded stochastically or compensated, and saved state.
 """
 
 import copy
@@ -22,7 +23,7 @@ from msgspec import structs
 from torch.utils import _pytree as pytree
 
 from ampbench.core.budget import LEAST_KEPT
-from ampbench.core.precisions import FP64, PRECISIONS, SHORT_DTYPES, Precision
+from ampbench.core.precisions import FP64, PRECISIONS, SHORT_DTYPES, UPDATES, Precision
 from ampbench.core.recipes import FOREACH, FUSED, OPTIMIZERS, TrainingRecipe, find_recipe, is_path
 from ampbench.errors import UnknownNameError, UsageError, WorkloadError, first_line
 from ampbench.records.case import COMPILE_MODES, Case, compile_mode
@@ -152,7 +153,6 @@ def check_class(recipe: TrainingRecipe) -> None:
 
 
 def _kind_at(place: str) -> Any:
-    """Return the class at a path; `WorkloadError` where there is none."""
     from ampbench.worker.sources import import_module  # imports this module
 
     name, _, attribute = place.rpartition(":")
@@ -181,7 +181,6 @@ _BETAS = ("beta1", "beta2")
 
 
 def _of_torch(recipe: TrainingRecipe, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimizer that a recipe names; raises torch's error where it cannot be made."""
     name, _, implementation = recipe.optimizer.partition(":")
     row = OPTIMIZERS[name]
     kind: Any = getattr(torch.optim, row.kind)
@@ -223,8 +222,109 @@ def with_settings(optimizer: torch.optim.Optimizer, recipe: TrainingRecipe) -> t
 
 
 def _over(values: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
-    """Return `values`, with `others` in place of None."""
     return tuple(default if value is None else value for value, default in zip(values, others, strict=True))
+
+
+COMPENSATION = "kahan_comp"
+"""The key of the compensation in the state of a weight, as optimi calls it."""
+
+
+def low_updates(how: str, make_optimizer: MakeOptimizer) -> MakeOptimizer:
+    """Return a function that makes the same optimizer, which writes bf16 weights as `how` of `UPDATES` says.
+
+    "stochastic": a weight becomes one of its two neighbours in bf16, each with the probability that makes the mean
+    exact. All optimizers that the function makes draw from one sequence of random numbers for each device, which begins
+    at `torch.initial_seed()` and leaves torch's own generators alone: a run with the same seed gives the same weights.
+
+    "kahan": each weight has a bf16 compensation, which holds the part of the updates that rounding took from it. It is
+    state of the optimizer below the key `COMPENSATION`, and a weight plus its compensation is the true value.
+    """
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def make(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = make_optimizer(parameters)
+        lifted = _Lifted(how, generators)
+        optimizer.register_step_pre_hook(lifted.lift)
+        optimizer.register_step_post_hook(lifted.lower)
+        return optimizer
+
+    return make
+
+
+def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return fp32 values in bf16, up or down with probabilities that keep their mean; others than finite ones as they
+    are.
+
+    16 random bits are added to the 16 that bf16 drops, as in torchao.
+    """
+    noise = torch.randint(1 << 16, values.shape, dtype=torch.int32, device=values.device, generator=generator)
+    rounded = (values.view(torch.int32) + noise & -(1 << 16)).view(torch.float32)
+    return torch.where(values.isfinite(), rounded, values).bfloat16()
+
+
+@dataclass(slots=True)
+class _Lifted:
+    """The weights of a step in fp32, and the bf16 tensors that they, their gradients and their state came from.
+
+    Around each step of the user's optimizer, weights and gradients in bf16 are exchanged for fp32 copies, and so is its
+    state; afterwards the difference is rounded into the same bf16 tensors. State is stored in bf16, rounded to nearest,
+    as in the published methods: torchao's `_AdamW(bf16_stochastic_round=True)`, optimi's Kahan summation, and Zamirai
+    et al. 2020 (arXiv 2010.06192), which both follow. So a second moment with 1 - β2 < 2**-9 decays no more than there.
+    Numbers without a dimension, such as Adam's count of steps, stay as they are. What is emulated is the result, not
+    its cost.
+    """
+
+    how: str
+    generators: dict[torch.device, torch.Generator]
+    weights: list[tuple[torch.nn.Parameter, torch.Tensor, torch.Tensor, Mapping[str, torch.Tensor]]] = field(
+        default_factory=list
+    )
+
+    @torch.no_grad()
+    def lift(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Exchange bf16 weights with a gradient, this and the state for fp32 copies."""
+        for parameter in (member for group in optimizer.param_groups for member in group["params"]):
+            if parameter.dtype is not torch.bfloat16 or parameter.grad is None:
+                continue
+            state = optimizer.state.get(parameter, {})
+            kept = {
+                key: value for key, value in state.items() if key != COMPENSATION and _is_plain(value, torch.bfloat16)
+            }
+            state.update({key: value.float() for key, value in kept.items()})
+            stored, gradient = parameter.data, parameter.grad
+            self.weights.append((parameter, stored, gradient, kept))
+            parameter.grad = None
+            parameter.data = stored.float()
+            parameter.grad = gradient.float()
+
+    @torch.no_grad()
+    def lower(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Write the moved weights and the state back into the bf16 tensors."""
+        for parameter, stored, gradient, kept in self.weights:
+            moved, state, device = parameter.data, optimizer.state[parameter], stored.device
+            parameter.grad = None
+            parameter.data = stored
+            parameter.grad = gradient
+            for key, value in state.items():
+                if key in kept:
+                    state[key] = kept[key].copy_(value)
+                elif key != COMPENSATION and _is_plain(value, torch.float32):
+                    state[key] = value.bfloat16()
+            if self.how == "stochastic":
+                if device not in self.generators:
+                    self.generators[device] = torch.Generator(device).manual_seed(torch.initial_seed())
+                stored.copy_(round_stochastically(moved, self.generators[device]))
+                continue
+            lost, before = state.setdefault(COMPENSATION, torch.zeros_like(stored)), stored.float()
+            lost.copy_(lost.float() + (moved - before))
+            stored.copy_(before + lost.float())
+            lost.copy_(lost.float() + (before - stored.float()))
+        self.weights.clear()
+
+
+def _is_plain(value: Any, dtype: torch.dtype) -> bool:
+    """Return whether a value of the state is stored like a weight: neither a number nor in a class of its own."""
+    return isinstance(value, torch.Tensor) and value.dtype is dtype and value.ndim > 0 and not is_wrapper(value)
 
 
 class Masters:
@@ -397,11 +497,6 @@ def _group(kind: str, row: Mapping[str, Any]) -> OptimizerGroup:
     )
 
 
-def statistics_stall(module: torch.nn.Module) -> float | None:
-    """Return `Divergence.statistics_stall` of a network in its storage."""
-    return max((stops_away(momentum, dtype) for _, momentum, dtype in running_statistics(module)), default=None)
-
-
 def stops_away(momentum: float, dtype: torch.dtype) -> float:
     """Return the relative distance at which running statistics stop from those of batches."""
     return torch.finfo(dtype).eps / 4 / momentum
@@ -522,14 +617,9 @@ class Network:
 
         `forward` replaces the network.
         """
-        turn = self._next_turn()
+        turn = self.next_turn()
         call = self.calls[turn] if forward is None else bound(forward, self.data.batches[turn])
         return self._called(call, self.data.targets[turn])
-
-    def next_batch(self) -> Any:
-        """Return the next batch for `Workload.step`: inputs and targets, or inputs alone."""
-        turn = self._next_turn()
-        return (self.data.batches[turn], self.data.targets[turn]) if self.has_targets else self.data.batches[turn]
 
     def judge(self, batch: Any, targets: Any) -> tuple[Any, torch.Tensor | None]:
         """Run the forward pass and, in training, the loss on a copy of a batch."""
@@ -539,11 +629,6 @@ class Network:
 
         batch, targets = pytree.tree_map_only(torch.Tensor, copied, (batch, targets))
         return self._called(bound(self.forward, batch), targets)
-
-    def forward_alone(self, batch: Any) -> Any:
-        """Run only the forward pass, inside autocast, on a batch of `Data.placed`, which it may change."""
-        with self.autocast():
-            return bound(self.forward, batch)()
 
     def watch_loss(self, region: AbstractContextManager[Any]) -> None:
         """Hold `region` around each call of the loss."""
@@ -555,11 +640,6 @@ class Network:
 
         self.loss = within if function is not None else None
 
-    def apply_loss(self, output: Any) -> None:
-        """Call the loss, if there is one, on the output of the first batch, whatever the phase."""
-        if self.loss is not None:
-            self.loss(*((output, self.data.targets[0]) if self.has_targets else (output,)))
-
     def release(self) -> None:
         """Release the modules that `keep_fp32` keeps in fp32, which form reference cycles."""
         from ampbench.trace.keep_fp32 import release_fp32  # timed steps do not need it
@@ -567,7 +647,7 @@ class Network:
         for module in self.module.modules():
             release_fp32(module)
 
-    def _next_turn(self) -> int:
+    def next_turn(self) -> int:
         """Return the number of the next batch, after restoring its values."""
         data, turn = self.data, self.turn
         self.turn = (turn + 1) % len(self.calls)
@@ -582,14 +662,15 @@ class Network:
             output = call()
             if not self.training:
                 return output, None
-            if self.loss is None:
-                raise WorkloadError(OWN_STEP)
-            arguments = (output, targets) if self.has_targets else (output,)
-            loss = self.loss(*arguments)
-        return output, loss
+            return output, self.loss_of(output, targets)
+
+    def loss_of(self, output: Any, targets: Any) -> torch.Tensor:
+        """Return the loss of an output; `WorkloadError` without a loss."""
+        if self.loss is None:
+            raise WorkloadError(OWN_STEP)
+        return self.loss(output, targets) if self.has_targets else self.loss(output)
 
     def _traced(self) -> Callable[..., Any]:
-        """Return the network traced inside autocast and frozen."""
         from ampbench.trace.graphs import trace_frozen  # only the traced path needs it
 
         args, kwargs = self.arguments()
@@ -627,8 +708,9 @@ def build_network(
         _keep_named(module, kept, cast_back=storage is not torch.float32 and (training or "" not in kept))
     store = partial(_store, device=device, storage=storage)
     store(module)
-    if precision is not None:
-        _refuse_stuck(module, storage)
+    for name, tensor in named_tensors(module) if precision is not None else ():
+        if is_wrapper(tensor) and tensor.is_floating_point() and tensor.dtype is not storage:
+            raise WorkloadError(f"{name} is {type(tensor).__name__}, which stays in {short_dtype(tensor.dtype)}")
     if kept and storage is not torch.float32:
         _refuse_moved(module, kept, storage)
     if channels_last:
@@ -637,7 +719,8 @@ def build_network(
         emulate(module, row, kept)
     recipe = find_recipe(case.recipe)
     make_optimizer = optimizer_of(recipe, workload.optimizer or default_optimizer)
-    make_optimizer = _rounding(make_optimizer, row)
+    if row.updates != UPDATES[0]:
+        make_optimizer = low_updates(row.updates, make_optimizer)
     module, make_optimizer = _prepared(module, make_optimizer, row, training=training)
     place = partial(placed, where={"device": device.type}, channels_last=channels_last)
     place_inputs = _place_inputs(workload, place, input_dtype, row)
@@ -715,21 +798,6 @@ def _store(module: torch.nn.Module, *, device: Device, storage: torch.dtype) -> 
         return tensor.to(device=device.type, dtype=dtype)
 
     module._apply(moved)  # type: ignore[no-untyped-call]
-
-
-def _refuse_stuck(module: torch.nn.Module, storage: torch.dtype) -> None:
-    """Raise `WorkloadError` for a weight whose class does not take the reference's storage dtype."""
-    for name, tensor in named_tensors(module):
-        if is_wrapper(tensor) and tensor.is_floating_point() and tensor.dtype is not storage:
-            raise WorkloadError(f"{name} is {type(tensor).__name__}, which stays in {short_dtype(tensor.dtype)}")
-
-
-def _rounding(make_optimizer: MakeOptimizer, row: Precision) -> MakeOptimizer:
-    """Return a function that makes an optimizer that writes weights as `Precision.updates` says."""
-    from ampbench.worker import low_updates  # imports this module
-
-    kinds = {"stochastic": low_updates.stochastic, "kahan": low_updates.kahan}
-    return kinds[row.updates](make_optimizer) if row.updates in kinds else make_optimizer
 
 
 def _prepared(

@@ -1,16 +1,17 @@
 """bf16 weights whose updates are rounded stochastically or compensated, with optimizers of torch and of a user."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from ampbench.worker.low_updates import COMPENSATION, kahan, round_stochastically, stochastic
-from ampbench.worker.network import SavedState, clipping
+from ampbench.worker.network import COMPENSATION, SavedState, clipping, low_updates, round_stochastically
 from tests.trace.test_low_formats import of_torchao
 
 Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+stochastic, kahan = partial(low_updates, "stochastic"), partial(low_updates, "kahan")
 
 
 class Lion(torch.optim.Optimizer):
