@@ -30,9 +30,9 @@ from ampbench.records.ranges import (
 from ampbench.studies.headroom import RangesAsked
 from ampbench.studies.nonfinite import NonfiniteAsked, Replay
 from ampbench.studies.origin import OriginAsked
-from ampbench.trace.blocks import watch_blocks
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.errors import Given, watch_dtypes, watch_errors
+from ampbench.trace.formats import watch_blocks
 from ampbench.trace.ledger import trace_casts
 from ampbench.trace.nonfinite import find_nonfinite
 from ampbench.trace.ranges import watch_ranges

@@ -1,5 +1,7 @@
 """Formats below 16 bits with their scales, emulated on any device: no dtype or kernel of such a format is needed.
 
+`watch_blocks` counts how the factors of a network's products fit into them, while fp32 code runs it.
+
 Elements are rounded to the nearest number of the format, ties to even, in fp32 (fp64 for fp64 tensors). Spacings are
 powers of two read from the bits, so that this is exact; no finite value is left beyond the largest.
 
@@ -15,15 +17,18 @@ A NaN makes its tensor, row or block NaN; so does an infinity, except in MX, whe
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ampbench.core.precisions import FLOAT8, Format
-from ampbench.errors import UnknownNameError
+from ampbench.records.ranges import GRADIENT, INPUT, WEIGHT, Blocks
+from ampbench.trace.modules import ModuleRun, tensors_in, watch_runs
 from ampbench.trace.ranges import LAYOUTS
 
 TENSOR, ROW, MX, NV = "tensor", "row", "mx", "nv"
@@ -69,11 +74,11 @@ def quantise(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> torch.T
 
     Rows and blocks run along `axis`, the inner dimension of a product (None: the last); a last block that is not full
     is filled with zeros. Elements times scales are rounded to fp32 (fp64 for a tensor in it), exact where scales are
-    powers of two, and then to the dtype of the tensor. Raises `UnknownNameError` for an unknown format.
+    powers of two, and then to the dtype of the tensor.
     """
     if not tensor.numel():
         return tensor.clone()
-    scheme, axis = find_scheme(fmt), -1 if axis is None else axis
+    scheme, axis = SCHEMES[fmt], -1 if axis is None else axis
     scaled, decode = _scaled(_in_blocks(tensor, scheme, axis), scheme, axis)
     values = decode(_rounded(scaled, scheme.element))
     if scheme.block:
@@ -101,7 +106,7 @@ def count_blocks(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> Blo
     """Return the counts of a tensor's blocks in the format `fmt` along `axis`, as in `quantise`."""
     if not tensor.numel():
         return BlockCounts()
-    scheme, axis = find_scheme(fmt), -1 if axis is None else axis
+    scheme, axis = SCHEMES[fmt], -1 if axis is None else axis
     values = _in_blocks(tensor, scheme, axis)
     scaled, decode = _scaled(values, scheme, axis)
     zero, used = decode(_rounded(scaled, scheme.element)) == 0, values != 0
@@ -109,13 +114,6 @@ def count_blocks(tensor: torch.Tensor, fmt: str, axis: int | None = None) -> Blo
     blocks = [event.any() if scheme.scaling == TENSOR else event.any(_along(scheme, axis)) for event in events]
     saturated, flushed = (int(block.sum()) for block in blocks)
     return BlockCounts(blocks[0].numel(), saturated, flushed, int(used.sum()), int(events[1].sum()))
-
-
-def find_scheme(fmt: str) -> Scheme:
-    """Return the scheme of a format; raises `UnknownNameError` for a name outside `SCHEMES`."""
-    if fmt not in SCHEMES:
-        raise UnknownNameError("number format", fmt, SCHEMES)
-    return SCHEMES[fmt]
 
 
 def _along(scheme: Scheme, axis: int) -> int:
@@ -183,7 +181,6 @@ def _divided(above: torch.Tensor | float, below: torch.Tensor | float) -> torch.
 
 
 def _shifted(values: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """Return values times powers of two, in two steps, so that no factor is beyond the dtype."""
     layout, half = LAYOUTS[values.dtype], exponent >> 1
     first, second = ((part + layout.bias << layout.mantissa).view(values.dtype) for part in (half, exponent - half))
     return values * first * second
@@ -196,3 +193,60 @@ def _rounded(values: torch.Tensor, form: Format) -> torch.Tensor:
     powers = (values.view(layout.integer) & layout.infinity).view(values.dtype)  # a power of two not above each |x|
     spacing = powers.clamp(2.0**form.lowest, 2.0**form.highest) * 2.0 ** (1 - form.digits)
     return (values / spacing).round() * spacing
+
+
+_CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+
+
+class _Place(NamedTuple):
+    module: str
+    kind: str
+    what: str
+    format: str
+
+
+class FactorBlocks:
+    """The blocks that `watch_blocks` has seen so far; `formats` are those of each kind of factor."""
+
+    def __init__(self, formats: Mapping[str, list[str]]):
+        self._formats = formats
+        self._counts: dict[_Place, BlockCounts] = {}
+
+    @property
+    def records(self) -> list[Blocks]:
+        """A record for each factor and format, in the order of first running."""
+        return [Blocks(**place._asdict(), **counts._asdict()) for place, counts in self._counts.items()]
+
+    def after(self, run: ModuleRun) -> None:
+        """Count the inputs and weights of a layer, and the gradients of its outputs when these come."""
+        module: Any = run.module
+        if not isinstance(module, (torch.nn.Linear, *_CONVOLUTIONS)):
+            return
+        channel = -1 - len(getattr(module, "kernel_size", ()))  # the dimension of channels, from the last
+        for tensor in tensors_in((run.args, run.kwargs)):
+            self._count(run, INPUT, channel, tensor)
+        if not any(place[0] == run.path and place.what == WEIGHT for place in self._counts):
+            self._count(run, WEIGHT, 1, module.weight.flatten(1))
+        for tensor in run.outputs:
+            if tensor.requires_grad and GRADIENT in self._formats:
+                tensor.register_hook(partial(self._count, run, GRADIENT, channel))  # type: ignore[no-untyped-call]
+
+    def _count(self, run: ModuleRun, what: str, axis: int, tensor: torch.Tensor) -> None:
+        for fmt in self._formats.get(what, ()):
+            place = _Place(run.path, type(run.module).__name__, what, fmt)
+            counts = count_blocks(tensor.detach(), fmt, axis)
+            old = self._counts.get(place, BlockCounts())
+            self._counts[place] = BlockCounts(*(sum(pair) for pair in zip(old, counts, strict=True)))
+
+
+@contextmanager
+def watch_blocks(model: torch.nn.Module, formats: Mapping[str, list[str]]) -> Iterator[FactorBlocks]:
+    """Count the blocks of linear layers and convolutions of `model` in formats, while the block runs it in fp32.
+
+    `formats` are names of `SCHEMES` by kind of factor: inputs, weights (once), gradients of outputs. Rows and
+    blocks run along the channels, those of a weight along all but its outputs. Results equal those of the unwatched
+    program.
+    """
+    blocks = FactorBlocks(formats)
+    with watch_runs(model, blocks.after):
+        yield blocks
