@@ -97,7 +97,7 @@ def opened(planned: PlannedCase, seed: int = Settings().seed) -> Iterator[Cell]:
     placement = Placement(random.Random())
     placement.move()
     if device.type != "cpu":
-        _WORKER.forget()  # what divergence passes keep must not take the device's memory from what is timed
+        _WORKER.keeps.clear()  # what divergence passes keep must not take the device's memory from what is timed
     try:
         with precision_flags(PRECISIONS[case.precision]), sdpa_fixed(case):
             step = build_step(workload, case, device)

@@ -119,7 +119,6 @@ def find_limits(start: Path) -> tuple[Path, dict[str, float]] | None:
 
 
 def _limits(file: Path, table: Mapping[str, Any]) -> dict[str, float]:
-    """Return the limits in the table of a settings file."""
     for key in table:
         if key != TABLE:
             raise UsageError(f"{file}: {UnknownNameError('table', key, [TABLE])}")

@@ -100,17 +100,6 @@ class Precision:
                 raise UsageError(f"{named}: {attribute} is {value!r}; give one of {listed}")
         if self.prepare is not None and not callable(self.prepare):
             raise UsageError(f"{named}: prepare is no function")
-        self._check_values()
-        if not self.name:
-            found = PRECISIONS.get(self.text)
-            if found is None or self.prepare or any(getattr(found, key) != getattr(self, key) for key in _VALUES):
-                raise UsageError(f"precision {self.text}: no text says all of it: give it a name")
-            object.__setattr__(self, "name", found.name)
-        elif not _NAME.fullmatch(self.name) and self.name != self.text:
-            raise UsageError(f"a precision cannot be called {self.name!r}: give {NAMED}")
-
-    def _check_values(self) -> None:
-        """Raise `UsageError` for values that exclude each other."""
         named = f"precision {self.text if self.name in ('', _UNNAMED) else self.name}"
         if self.updates != UPDATES[0] and (self.storage != "bfloat16" or self.master):
             raise UsageError(f"{named}: rounding={self.updates} is for weights that the optimizer moves in bf16")
@@ -123,6 +112,13 @@ class Precision:
                 raise UsageError(f"{named}: keep is {text!r}; give PATTERN:DTYPE, as in keep=*.head:fp32")
             if dtype not in (kept := ["fp32", *([output] if self.compute else [])]):
                 raise UsageError(f"{named}: {text} is kept in {dtype!r}; give {' or '.join(kept)}")
+        if not self.name:
+            found = PRECISIONS.get(self.text)
+            if found is None or self.prepare or any(getattr(found, key) != getattr(self, key) for key in _VALUES):
+                raise UsageError(f"precision {self.text}: no text says all of it: give it a name")
+            object.__setattr__(self, "name", found.name)
+        elif not _NAME.fullmatch(self.name) and self.name != self.text:
+            raise UsageError(f"a precision cannot be called {self.name!r}: give {NAMED}")
 
     def __str__(self) -> str:
         return self.text

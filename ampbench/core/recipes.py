@@ -201,7 +201,16 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
     """Return a recipe with the settings NAME=VALUE of `parts`, each `known` or of a class that is not torch's."""
     values: dict[str, Any] = {}
     more: dict[str, Any] = {}
-    for name, value in _pairs(parts, where):
+    pairs: list[tuple[str, str]] = []
+    for part in parts:
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
+        first, slash, second = value.partition("/")
+        if name == "betas" and not slash:
+            raise UsageError(f"{where}: betas must be two numbers, as in betas=0.9/0.95")
+        pairs += [("beta1", first), ("beta2", second)] if name == "betas" else [(name.replace("-", "_"), value)]
+    for name, value in pairs:
         if name in values or name in more:
             raise UsageError(f"{where}: {name} is given twice")
         if is_path(values.get("optimizer", recipe.optimizer)) and name not in SETTINGS:
@@ -219,22 +228,6 @@ def _with_settings(recipe: TrainingRecipe, parts: Iterable[str], known: Iterable
     if changed.nesterov and changed.optimizer and not changed.momentum:
         raise UsageError(f"{where}: nesterov=true needs a momentum, as in momentum=0.9")
     return changed
-
-
-def _pairs(parts: Iterable[str], where: str) -> Iterable[tuple[str, str]]:
-    """Yield the name and value of each NAME=VALUE; betas=A/B are beta1 and beta2."""
-    for part in parts:
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not value:
-            raise UsageError(f"{where}: {part.strip()!r} is no setting: expected NAME=VALUE, as in lr=1e-4")
-        name = name.replace("-", "_")
-        if name != "betas":
-            yield name, value
-            continue
-        first, slash, second = value.partition("/")
-        if not slash:
-            raise UsageError(f"{where}: betas must be two numbers, as in betas=0.9/0.95")
-        yield from (("beta1", first), ("beta2", second))
 
 
 def _recipe(name: str, summary: str, settings: str, **schedule: Any) -> TrainingRecipe:

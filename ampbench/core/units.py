@@ -228,7 +228,6 @@ def _parsed(text: str, units: Mapping[str, float], wanted: str) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Return `value` rounded to three significant digits, but never to tens."""
     return float(f"{value:.2e}") if abs(value) < 1000 else float(f"{value:.0f}")
 
 

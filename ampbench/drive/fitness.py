@@ -208,15 +208,6 @@ def busiest(
     return sorted(((name, share) for name, share in shares if share > BUSY_SHARE), key=lambda named: -named[1])[:3]
 
 
-def parse_process(stat: str) -> Process | None:
-    """Return the process in the text of /proc/PID/stat; its name may hold blanks and brackets."""
-    head, bracket, tail = stat.rpartition(")")
-    fields = tail.split()
-    if not bracket or len(fields) < 13:
-        return None
-    return Process(head.partition("(")[2], int(fields[11]) + int(fields[12]), int(fields[1]))
-
-
 def _quota(root: Path) -> float | None:
     """Return the tightest quota in CPUs of this process' control groups (cgroup v2), None without a limit."""
     lines = _read(root / "proc/self/cgroup").splitlines()
@@ -232,9 +223,11 @@ def _processes(root: Path) -> tuple[dict[int, Process], int]:
     """Return every other process by its number, and the CPU ticks of this one and all its descendants."""
     processes: dict[int, Process] = {}
     for path in root.glob("proc/[0-9]*/stat"):
-        process = parse_process(_read(path))
-        if process is not None:
-            processes[int(path.parent.name)] = process
+        head, _, tail = _read(path).rpartition(")")  # a name may hold blanks and brackets
+        fields = tail.split()
+        if len(fields) >= 13:
+            ticks = int(fields[11]) + int(fields[12])
+            processes[int(path.parent.name)] = Process(head.partition("(")[2], ticks, int(fields[1]))
     descendants = {os.getpid()}
     for number in sorted(processes):  # later processes have higher numbers, until these wrap around
         if processes[number].parent in descendants:
@@ -244,7 +237,6 @@ def _processes(root: Path) -> tuple[dict[int, Process], int]:
 
 
 def _read(path: Path) -> str:
-    """Return a file's text, empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,8 +1,9 @@
 """From a user's selection to an ordered list of cases, each runnable or skipped with a reason."""
 
 import ast
+import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from ampbench.workloads.index import (
     OPTIMIZER_FAMILY,
     PRESETS,
     WORKLOADS,
+    check_parameter,
     is_pattern,
     is_users,
     library_source,
@@ -307,7 +309,6 @@ def _of_cases(selection: Selection) -> list[dict[str, Any]]:
 
 
 def _of_networks(selection: Selection) -> Selection:
-    """Return a selection without its settings of cases."""
     overrides, sweeps = (
         {name: value for name, value in options.items() if name not in OF_CASES}
         for options in (selection.overrides, selection.sweeps)
@@ -364,7 +365,15 @@ def find_workloads(name: str) -> list[WorkloadSource]:
     module, colon, function = name.rpartition(":")
     if not colon:
         if name.endswith(".py") or "/" in name:
-            functions = _functions_of(Path(name).expanduser()) if name.endswith(".py") else []
+            functions: list[str] = []
+            statements: list[ast.stmt] = []
+            if name.endswith(".py"):
+                with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+                    statements = ast.parse(Path(name).expanduser().read_bytes()).body
+            for statement in statements:  # public functions that need no arguments
+                if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+                    taken = [*statement.args.posonlyargs, *statement.args.args]
+                    functions += [statement.name] if len(statement.args.defaults) == len(taken) else []
             named = f"; its functions: {few(functions, 8)}" if functions else ""
             example = f"{name}:{functions[0] if functions else 'build'}"
             raise WorkloadError(f"{name}: name the function that returns the network, as in {example}{named}")
@@ -383,24 +392,6 @@ def find_workloads(name: str) -> list[WorkloadSource]:
             raise WorkloadError(f"there is no file {module}{f': {did_you_mean(near)}' if near else ''}")
         name, module = f"{path.name}:{function}", str(path)
     return [WorkloadSource(name=name, family="user", module=module, function=function, builtin=False)]
-
-
-def _functions_of(path: Path) -> list[str]:
-    """Return the public functions at the top of a Python file that need no arguments.
-
-    The file is not run; [] where it cannot be parsed.
-    """
-    try:
-        statements = ast.parse(path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return []
-    return [
-        statement.name
-        for statement in statements
-        if isinstance(statement, ast.FunctionDef)
-        and not statement.name.startswith("_")
-        and len(statement.args.defaults) == len([*statement.args.posonlyargs, *statement.args.args])
-    ]
 
 
 def _distinct(sources: list[WorkloadSource]) -> list[WorkloadSource]:
@@ -434,7 +425,7 @@ def _variants(
             yield _Variant(source, PHASES, built)
             continue
         if spec is None:
-            _check_batch_size(source, named)
+            check_parameter(source.name, "batch_size", named.get("batch_size", 1), LIMITS["batch_size"])
         asked = () if library is None else (preset,)
         settable = spec.sizes if spec else (usual := describe(source, named, *asked)).parameters
         sweeps = {name: values for name, values in selection.sweeps.items() if name in settable}
@@ -451,7 +442,7 @@ def _variants(
                 )
                 yield _Variant(source, spec.phases if selection.workloads else spec.suite, built)
                 continue
-            _check_batch_size(source, settings)
+            check_parameter(source.name, "batch_size", settings.get("batch_size", 1), LIMITS["batch_size"])
             try:
                 built = describe(source, settings, *asked)
             except WorkloadError:  # its worker fails again, and the row names the sweep's value
@@ -487,16 +478,7 @@ def overrides_of(
 
 
 def _names_in_set(source: WorkloadSource) -> tuple[str, ...]:
-    """Return a workload's names in --set: a user's workload also has its function's."""
     return (source.name,) if source.builtin else (source.name, source.function)
-
-
-def _check_batch_size(source: WorkloadSource, settings: Mapping[str, ParameterValue]) -> None:
-    """Raise `UsageError` for a batch size out of range; a user's function might not check it."""
-    lowest, highest = LIMITS["batch_size"]
-    value = settings.get("batch_size", lowest)
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise UsageError(f"{source.name}: batch_size={value}: must be a whole number from {lowest} to {highest}")
 
 
 def _why_not(

@@ -100,7 +100,14 @@ def make_schedule(
     networks = []
     for cases in networks_of(plan):
         rounds = []
-        for number in range(_most_rounds(cases, settings, done)):
+        most = settings.rounds
+        if settings.budget_seconds is not None:
+            ids = {planned.case.case_id for planned in cases}
+            begun = [number for task, case_id, number, _ in done if task == ROUND.name and case_id in ids]
+            shortest = settings.min_run_seconds if cases[0].case.device == "cpu" else WINDOW_SECONDS
+            fitting = min(most, 1 + int(settings.budget_seconds / (shortest * len(cases))))
+            most = 1 + max(begun) if begun and not is_accelerated(cases) else fitting
+        for number in range(most):
             draw = random.Random(f"{settings.schedule_seed}/{cases[0].case.network}/{number}")
             turns = [*(passes(cases) if number == 0 else ()), *_round(cases, control, number, draw)]
             left = [turn for turn in turns if turn.key not in done and turn.planned.case.case_id not in ended]
@@ -126,16 +133,6 @@ def networks_of(plan: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
         if not planned.skip:
             networks.setdefault((planned.case.device, planned.case.network), []).append(planned)
     return list(networks.values())
-
-
-def _most_rounds(cases: Sequence[PlannedCase], settings: Settings, done: Iterable[TurnKey]) -> int:
-    if settings.budget_seconds is None:
-        return settings.rounds
-    ids = {planned.case.case_id for planned in cases}
-    begun = [number for task, case_id, number, _ in done if task == ROUND.name and case_id in ids]
-    shortest = settings.min_run_seconds if cases[0].case.device == "cpu" else WINDOW_SECONDS
-    fitting = 1 + int(settings.budget_seconds / (shortest * len(cases)))
-    return 1 + max(begun) if begun and not is_accelerated(cases) else min(settings.rounds, fitting)
 
 
 def budgeted(settings: Settings, plan: Iterable[PlannedCase]) -> Settings:

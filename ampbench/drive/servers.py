@@ -166,7 +166,6 @@ class ServerChannel:
         self._errors.close()
 
     def _line(self, seconds: float) -> bytes:
-        """Return the server's next line; b"" where none comes in time."""
         assert self._process.stdout is not None
         descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._received:

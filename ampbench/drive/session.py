@@ -207,7 +207,7 @@ def new_header(
     """Return the header of a new run, of `commit` (default: the repository's in the current folder)."""
     started = datetime.now(UTC)
     names = dict.fromkeys(planned.case.precision for planned in plan)
-    commit = commit or current_commit()
+    commit = commit or _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return Header(
         schema=SCHEMA,
         run=new_run_id(environment.host, started),
@@ -329,11 +329,6 @@ def default_memory_limit() -> int | None:
     """Return `MEMORY_SHARE` of the memory available now; None where it is unknown."""
     available = available_kib()
     return int(available * 1024 * MEMORY_SHARE) if available else None
-
-
-def current_commit() -> str | None:
-    """Return the commit of the repository in the current folder ("-dirty" if it has changes); None outside one."""
-    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def commit_time(commit: str | None) -> str | None:

@@ -61,7 +61,6 @@ def _over_rest(tensor: torch.Tensor, fmt: str, channel: int) -> torch.Tensor:
 
 
 def _along(tensor: torch.Tensor, fmt: str, channel: int) -> torch.Tensor:
-    """Return a tensor rounded to a format whose rows and blocks run along `channel`."""
     return quantise(tensor, fmt, channel) if fmt else tensor
 
 
@@ -176,5 +175,4 @@ def precision_at(row: Precision, network: torch.nn.Module) -> Callable[[str], Pr
 
 
 def _within(path: str, names: Iterable[str]) -> bool:
-    """Return whether a module is one of those named, or within one; "" is the network."""
     return any(not name or f"{path}.".startswith(f"{name}.") for name in names)

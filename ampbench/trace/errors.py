@@ -56,8 +56,6 @@ _FP32 = find_precision(BASELINE)
 
 @dataclass(slots=True)
 class _Sum:
-    """Sums over one module: squared errors, squared reference values, and counts."""
-
     kind: str
     error: float = 0.0
     reference: float = 0.0
@@ -165,7 +163,14 @@ def _compare(
         total.note = "it draws random numbers, and others in half precision on this device"
         return
     given_exactly = args, run.kwargs
-    inputs = _handed(*given_exactly, dtypes_given)
+    inputs: Any = given_exactly
+    if dtypes_given is not None and len(dtypes_given) == len(floating_dtypes(given_exactly)):
+        wanted_dtypes = iter(dtypes_given)
+        inputs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda leaf: leaf.detach().to(next(wanted_dtypes)) if leaf.is_floating_point() else leaf,
+            given_exactly,
+        )
     if row.autocast is None:
         inputs = pytree.tree_map(partial(_lowered, storage=getattr(torch, row.storage)), inputs)
     rounded = any(
@@ -197,19 +202,6 @@ def _compare(
         total.counts["inputs_overflowed"] += int((tensor.isfinite() & ~tensor.detach().to(dtype).isfinite()).sum())
     for wanted, held_exactly, in_half in zip(outputs, exact, lows, strict=True):
         _add(total, wanted.detach(), held_exactly.detach(), in_half)
-
-
-def _handed(args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...] | None) -> tuple[Any, Any]:
-    """Return the inputs of a call with the floating ones in `dtypes`; unchanged, where `dtypes` are unknown."""
-    if dtypes is None or len(dtypes) != len(floating_dtypes((args, kwargs))):
-        return args, kwargs
-    wanted = iter(dtypes)
-
-    def rounded(leaf: Any) -> Any:
-        return leaf.detach().to(next(wanted)) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-
-    inputs: tuple[Any, Any] = pytree.tree_map(rounded, (args, kwargs))
-    return inputs
 
 
 def _run_again(

@@ -57,7 +57,6 @@ class _Stored:
 
 
 def _stored_tensors(model: torch.nn.Module) -> list[_Stored]:
-    """Return the parameters and buffers of `model`, each under the first name that it has."""
     return [
         *(_Stored(WEIGHT, name, tensor) for name, tensor in model.named_parameters()),
         *(_Stored(BUFFER, name, tensor) for name, tensor in model.named_buffers()),
@@ -320,7 +319,6 @@ Node = torch.fx.Node
 
 
 def _target_name(node: Node) -> str:
-    """Return "aten.addmm"."""
     packet = getattr(node.target, "overloadpacket", None)
     return str(packet) if packet is not None else getattr(node.target, "__name__", str(node.target))
 
@@ -393,7 +391,6 @@ def _is_cast(node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    """Return the input of a cast."""
     return node.all_input_nodes[-1 if _target_name(node) == _COPY else 0]
 
 
@@ -435,7 +432,6 @@ def _operation(index: int, parts: list[Node], modules: Modules, *, backward: boo
 
 
 def _origin(node: Node, names: Mapping[str, _Stored], modules: Modules) -> tuple[str, str]:
-    """Return the kind and the name of a node's value."""
     while node.op == "call_function" and is_view(_target_name(node)):
         node = node.all_input_nodes[0]
     if node.name in names:
@@ -444,7 +440,6 @@ def _origin(node: Node, names: Mapping[str, _Stored], modules: Modules) -> tuple
 
 
 def _path(node: Node, modules: Modules) -> str:
-    """Return the path of a node's innermost module in the model, "" if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     numbers = (str(key).partition("@")[0] for key in reversed(stack))
     return next((modules[number] for number in numbers if number in modules), "")

@@ -162,7 +162,7 @@ def _keep_class(target: type, cast_back: bool) -> type:
         return _apply_kept(self, function, recurse, apply)
 
     target.forward, target._apply = kept_forward, kept_apply  # type: ignore[method-assign]
-    for name in _MADE:
+    for name in _MADE:  # each new module gets the hook of a kept one
         setattr(target, name, _leaving_fused(getattr(target, name)))
     setattr(target, _OWN, before)
     for module in _instances(target):
@@ -191,7 +191,6 @@ def _nothing(module: torch.nn.Module, args: Any, output: Any) -> None:
 
 
 def _forget(module: torch.nn.Module) -> None:
-    """Remove the traces of keeping from a module."""
     module._forward_hooks.pop(_HOOK, None)
     module.__dict__.pop(_AROUND, None)
 
@@ -266,7 +265,6 @@ def _run(function: Callable[..., Any], cast_back: bool, moved_to: torch.dtype | 
 
 
 def _up(leaf: Any) -> Any:
-    """Return a half tensor in fp32, anything else unchanged."""
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
 
 

@@ -183,19 +183,6 @@ def promoted(args: Any) -> list[tuple[torch.Tensor, torch.dtype]]:
     return [(tensor, common) for tensor in floating if tensor.dtype is not common]
 
 
-def cacheable(source: torch.Tensor, out: torch.Tensor) -> bool:
-    """Return whether autocast keeps this copy: ATen's `cached_cast` (autocast_mode.cpp) decides by these conditions."""
-    return (
-        source.dtype is torch.float32
-        and out.dtype is torch.get_autocast_dtype(source.device.type)
-        and source.requires_grad
-        and source.is_leaf
-        and not source._is_view()
-        and torch.is_autocast_cache_enabled()
-        and not torch.is_inference_mode_enabled()
-    )
-
-
 CONVERSIONS = frozenset(
     {
         *("to", "type", "type_as", "half", "bfloat16", "float", "double", "chalf", "cfloat", "cdouble"),
@@ -292,8 +279,11 @@ class CallMode(TorchFunctionMode):
         explicit = getattr(func, "__name__", "") in CONVERSIONS or kwargs.get("dtype") is not None
         self.current = Call(self._number, func, explicit, self.autocast, source)
         try:
-            if _has_kernel(func, args, kwargs):
-                return self._whole(func, args, kwargs)
+            row = WHOLE.get(getattr(func, "__name__", ""))
+            tensor = next((leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)), None)
+            known = row is not None and tensor is not None and tensor.device.type in row.devices
+            if known and type(tensor).__name__ == "FakeTensor":
+                return self._whole(func, args, kwargs)  # one kernel on the device that fake tensors stand for
             return func(*args, **kwargs)
         finally:
             self.current = before
@@ -358,18 +348,6 @@ def _unguarded(function: types.FunctionType) -> Callable[..., Any]:
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
-
-
-def _has_kernel(function: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether `function` is one kernel on the device that its fake tensors stand for."""
-    row = WHOLE.get(getattr(function, "__name__", ""))
-    tensor = next((leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)), None)
-    return (
-        row is not None
-        and tensor is not None
-        and type(tensor).__name__ == "FakeTensor"
-        and tensor.device.type in row.devices
-    )
 
 
 def program_frames() -> Iterator[FrameType]:
@@ -833,6 +811,18 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._numbers += 1
             tensor = value.views[view] = self._numbers
         origin = origin_of(call, self.calls.autocast, value, source, out.dtype, undone)
+        # ATen's `cached_cast` (autocast_mode.cpp) decides by these conditions
+        cached = (
+            origin == AUTOCAST
+            and place.phase != "backward"
+            and source.dtype is torch.float32
+            and out.dtype is torch.get_autocast_dtype(source.device.type)
+            and source.requires_grad
+            and source.is_leaf
+            and not source._is_view()
+            and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
+        )
         cast = Cast(
             index=index,
             what=role,
@@ -846,7 +836,7 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             bytes_written=source.numel() * out.dtype.itemsize,
             seconds=seconds,
             origin=origin,
-            cached=origin == AUTOCAST and place.phase != "backward" and cacheable(source, out),
+            cached=cached,
             tensor=tensor,
             made_by=value.cast.cast.index if value.cast is not None else None,
             producer=value.op,
@@ -866,9 +856,14 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind: Kind,
         copy_row: OpenCast | None,
     ) -> None:
-        """Record how a computing op used copies from casts, weights and inputs."""
         number, forward = call.number if call else -index - 1, place.phase == "forward"
-        use = partial(self._use, number=number, index=index, module=place.module)
+
+        def use(name: str, status: str, cast: int | None = None) -> None:
+            if not name or self._last_use.get(name) != number:
+                self._last_use[name] = number
+                row = WeightUse(name=name, operation=index, module=place.module, status=status, cast=cast)
+                self.weights.append(row)
+
         for tensor, key in zip(sources, keys, strict=True):
             value = self._values.known.get(key)
             if value is None or not lives(value):
@@ -891,11 +886,6 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 value.read_as_is = True
                 if value.what == WEIGHT and not kind.writes:
                     use(value.name, NOT_NEEDED)
-
-    def _use(self, name: str, status: str, cast: int | None = None, *, number: int, index: int, module: str) -> None:
-        if not name or self._last_use.get(name) != number:
-            self._last_use[name] = number
-            self.weights.append(WeightUse(name=name, operation=index, module=module, status=status, cast=cast))
 
 
 def _run_nested(func: Any, *args: Any, **kwargs: Any) -> Any:

@@ -246,8 +246,6 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 class _Uncompiled(torch.nn.Module):
-    """A wrapper by torch.compile that calls the uncompiled original."""
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._orig_mod(*args, **kwargs)
 

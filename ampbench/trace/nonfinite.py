@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ampbench.records.casts import Operation
 from ampbench.records.ranges import IN_LOSS, FirstNonfinite
 from ampbench.trace.dtypes import Kind, op_kind
 from ampbench.trace.ledger import CastLedger, leaves_ahead, op_tensors, program_frames, recording
@@ -39,8 +38,6 @@ _SHOWN = {"sqrt": _NAN, "rsqrt": _NAN, "reciprocal": _PLUS, "exp": _PLUS, "expm1
 
 
 class _State(NamedTuple):
-    """Which kinds of values that are not finite some tensors hold, and their largest finite magnitude."""
-
     kinds: frozenset[str] = frozenset()
     largest: float | None = None
 
@@ -64,7 +61,11 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     of all ops are kept, so a block should hold steps, and programs are refused as by `trace_casts`.
     """
     finder = _Finder(model)
-    with hook_calls(finder.count_step), recording(finder):
+
+    def count(module: torch.nn.Module, _: Any) -> None:
+        finder.step += module is model
+
+    with hook_calls(count), recording(finder):
         yield finder
 
 
@@ -75,12 +76,7 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
         super().__init__(model, sources=True)
         self.first: FirstNonfinite | None = None
         self._model = model
-        self._step = -1
-
-    def count_step(self, module: torch.nn.Module, _: Any) -> None:
-        """Count a call of the network."""
-        if module is self._model:
-            self._step += 1
+        self.step = -1  # calls of the network before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op, record it, and look at its results."""
@@ -108,20 +104,18 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
         if not appeared - before.kinds - state.kinds - _numbers(inputs) - _meant(kind, read):
             return
         row = self.ops[-1]
+        forward = self.ops[row.forward].source if row.forward is not None else None
+        file, _, line = (forward or "").rpartition(":")
+        code = [f"{file}:{line} in the forward pass: {linecache.getline(file, int(line)).strip()}"] if file else []
         self.first = FirstNonfinite(
             operation=row.name,
             module=row.module,
             phase=row.phase,
-            step=max(self._step, 0),
+            step=max(self.step, 0),
             inputs_largest=max((side.largest for side in (before, state) if side.largest is not None), default=None),
             parameter=self._parameter(outputs) if row.phase == "backward" else "",
-            frames=[*program_lines(), *self._forward_line(row)][-FRAMES:],
+            frames=[*program_lines(), *code][-FRAMES:],
         )
-
-    def _forward_line(self, row: Operation) -> list[str]:
-        """Return the line of the forward op of an op in the backward pass."""
-        file, _, line = ((self.ops[row.forward].source if row.forward is not None else None) or "").rpartition(":")
-        return [f"{file}:{line} in the forward pass: {linecache.getline(file, int(line)).strip()}"] if file else []
 
     def _parameter(self, outputs: list[torch.Tensor]) -> str:
         """Return the parameter whose gradient an op of the backward pass returned, or ""."""

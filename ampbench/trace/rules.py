@@ -312,7 +312,6 @@ def classify(trials: Mapping[str, RuleTrial], dtype: str) -> str | None:
 
 
 def _lowered(call: RuleCall) -> set[str]:
-    """Return the dtypes that a call computes in or casts to."""
     return _parts(call.computed) | {cast.partition(" to ")[2] for cast in call.casts}
 
 

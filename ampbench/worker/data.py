@@ -148,11 +148,22 @@ class Data:
     def renew(self) -> None:
         """Restore the tensors that steps change in place, hidden from modes that watch a step's ops."""
         with torch.no_grad(), _disable_current_modes():
+            ran = sorted(self.seen) if self.counted else list(range(len(self.batches)))
             if self.changed is None:
-                self.changed = self._differing() or ([] if self.seen else None)
+                names = [
+                    f"{kind}{place}"
+                    for turn in ran
+                    for kind, copied, original in (
+                        ("input", self.batches[turn], self.given[turn][0]),
+                        ("target", self.targets[turn], self.given[turn][1]),
+                    )
+                    for place in differing(copied, original)
+                ]
+                names += [name for name, tensor, original in self._weights() if differs(tensor, original)]
+                self.changed = list(dict.fromkeys(names)) or ([] if self.seen else None)
             if not self.changed:
                 return
-            for turn in self._ran():
+            for turn in ran:
                 tensors = tensors_of([self.batches[turn], self.targets[turn]])
                 for tensor, original in zip(tensors, tensors_of(list(self.given[turn])), strict=False):
                     put_back(tensor, original)
@@ -161,24 +172,6 @@ class Data:
                 with torch.inference_mode() if made_anew else contextlib.nullcontext():
                     tensor.copy_(original)
         self.seen.clear()
-
-    def _ran(self) -> list[int]:
-        """Return the batches that may have run."""
-        return sorted(self.seen) if self.counted else list(range(len(self.batches)))
-
-    def _differing(self) -> list[str]:
-        """Return the names of the tensors whose values have changed, among batches that ran and weights."""
-        names = [
-            f"{kind}{place}"
-            for turn in self._ran()
-            for kind, placed_tree, original in (
-                ("input", self.batches[turn], self.given[turn][0]),
-                ("target", self.targets[turn], self.given[turn][1]),
-            )
-            for place in differing(placed_tree, original)
-        ]
-        names += [name for name, tensor, original in self._weights() if differs(tensor, original)]
-        return list(dict.fromkeys(names))
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Yield the weights and buffers that no step may change, with their originals.
@@ -538,7 +531,6 @@ def _may_hold(value: Any) -> bool:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global names in code, and in functions within it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -546,7 +538,6 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _like(value: Any, items: Any) -> Any:
-    """Return `items` in a container of the class of `value`."""
     if isinstance(value, dict):
         mapping = copy.copy(value)
         mapping.update(items)

@@ -122,25 +122,25 @@ class Distance:
     @property
     def reference_norm(self) -> float | None:
         """The norm of the reference's finite elements; None above the range of fp64."""
-        return _finite(_root(self._references))
+        return finite_or_none(_root(self._references))
 
     @property
     def rel_l2(self) -> float | None:
         """The norm of the error over the reference's."""
         norm = self.reference_norm
-        return None if self.undefined or not norm else _finite(_root(self._errors) / norm)
+        return None if self.undefined or not norm else finite_or_none(_root(self._errors) / norm)
 
     @property
     def max_abs(self) -> float | None:
         """The largest error of an element."""
         broken = self.itself or self.reference_nan or self.nonfinite or self.unlike
-        return None if broken else _finite(self._largest)
+        return None if broken else finite_or_none(self._largest)
 
     @property
     def cosine(self) -> float | None:
         """The cosine similarity; None for a value of zeros, too."""
         norms = _root(self._references) * _root(self._values)
-        return None if self.undefined or not norms else _finite(math.fsum(self._products) / norms)
+        return None if self.undefined or not norms else finite_or_none(math.fsum(self._products) / norms)
 
 
 def _root(squares: Sequence[float]) -> float:
@@ -150,8 +150,9 @@ def _root(squares: Sequence[float]) -> float:
         return math.inf
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def finite_or_none(value: float | None) -> float | None:
+    """Return a number, None where it is not finite."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def compare(
@@ -199,8 +200,12 @@ def compare_each(
 
 def identical(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     """Return whether two results are the same to the last bit, including NaN."""
+
+    def bits(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous().reshape(-1).view(torch.uint8)
+
     return len(first) == len(second) and all(
-        left.dtype is right.dtype and left.shape == right.shape and torch.equal(_bits(left), _bits(right))
+        left.dtype is right.dtype and left.shape == right.shape and torch.equal(bits(left), bits(right))
         for left, right in zip(first, second, strict=True)
     )
 
@@ -286,18 +291,16 @@ def argmax_agreement(
         return None, None
     agreeing = decisions = 0
     for decision in decided:
-        output, truth = (tensors[decision.place].reshape(decision.shape) for tensors in (outputs, references))
-        known = ~truth.isnan().any(decision.dimension)
-        same = output.argmax(decision.dimension) == truth.argmax(decision.dimension)
-        agreeing += int((same & ~output.isnan().any(decision.dimension) & known).sum())
-        decisions += int(known.sum())
+        own, true = (classes_of(tensors[decision.place], decision) for tensors in (outputs, references))
+        agreeing += int(((own == true) & (true >= 0)).sum())
+        decisions += int((true >= 0).sum())
     return agreeing, decisions
 
 
-def margins(reference: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return the difference of the two largest classes at each place, relative to the sum of their magnitudes."""
-    first, second = reference.topk(2, dimension).values.unbind(dimension)
-    return (first - second) / (first.abs() + second.abs())
+def classes_of(output: torch.Tensor, decisions: Decisions) -> torch.Tensor:
+    """Return the class that an output chooses at each place; -1 where it is NaN."""
+    rows = output.reshape(decisions.shape)
+    return torch.where(rows.isnan().any(decisions.dimension), -1, rows.argmax(decisions.dimension))
 
 
 def class_dimension(output: torch.Tensor, targets: Any) -> int | None:
@@ -355,10 +358,6 @@ def kept_one(tensor: torch.Tensor, keep: Device, *, copy: bool = True) -> torch.
     """
     moved = real_parts(tensor.detach().to_dense()).to(keep.type)
     return moved.double().clone() if copy else moved
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 MEANT = "the outputs hold intended infinities, as masks do"
@@ -442,7 +441,6 @@ def _held(workload: Workload) -> str:
 
 
 def _first_nonfinite(workload: Workload, case: Case, device: Device, turn: int) -> FirstNonfinite | None:
-    """Run the fp32 steps up to `turn` again and return the op with the first value that is not finite."""
     device.release()
     before = max(turn - 1, 0)  # the optimizer's part of a step shows in the next
     with precision_flags(PRECISIONS[BASELINE]):

@@ -6,7 +6,7 @@ between two such steps is measured, too.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ampbench.core.precisions import BASELINE, FP64, PRECISIONS, Precision
 from ampbench.core.recipes import find_recipe
-from ampbench.core.stats import BLOCK, Floats, Sketch, sketch_of
+from ampbench.core.stats import BLOCK, Sketch, sketch_of
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.labels import few
@@ -40,6 +40,7 @@ from ampbench.worker.distances import (
     argmax_agreement,
     compare,
     compare_each,
+    finite_or_none,
     identical,
     kept_one,
     kept_outputs,
@@ -51,7 +52,15 @@ from ampbench.worker.late import Place, Snapshot, late_place, take_snapshot
 from ampbench.worker.loss import measure_loss
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags, rounded_products
 from ampbench.worker.memory import is_out_of_memory, said_of
-from ampbench.worker.network import is_named, least_rate, misses, recipe_of, statistics_stall, steps_alone
+from ampbench.worker.network import (
+    is_named,
+    least_rate,
+    misses,
+    recipe_of,
+    running_statistics,
+    steps_alone,
+    stops_away,
+)
 from ampbench.worker.outputs import Agreement, Compared, batch_length, compared_outputs, decisions_of, spent, state
 from ampbench.worker.step import (
     EQUAL_DRAWS,
@@ -154,7 +163,7 @@ def run_step(
             numbers, output = _of_forward(step, workload, keep, notes, equal=equal, copy=update)
             if watched:
                 with step.mode(), contextlib.suppress(Exception):  # a loss of training may not take it
-                    step.network.apply_loss(output)
+                    step.network.loss_of(output, step.data.targets[0])
                 _note_decisions(numbers, loss)
             step.let_go()
             return numbers
@@ -189,7 +198,6 @@ def run_step(
 def _of_forward(
     step: InferenceStep, workload: Workload, keep: Device, notes: list[str], *, equal: bool, copy: bool
 ) -> tuple[StepNumbers, Any]:
-    """Return the numbers of a step of inference, and its output."""
     before = random_states(step.device)
     with step.mode(), _drawing(equal):
         output = step.run()
@@ -231,7 +239,9 @@ def _of_backward(
         gradients=gradients,
         drew=random_states(step.device) != before,
         notes=notes,
-        stall=statistics_stall(step.module),
+        stall=max(
+            (stops_away(momentum, dtype) for _, momentum, dtype in running_statistics(step.module)), default=None
+        ),
     )
     row = PRECISIONS[case.precision]
     if copy and lone and (row.autocast or row.storage != "float32"):
@@ -593,7 +603,7 @@ def _divergence(group: _Group, case: Case, device: Device, started: float) -> Di
             divergence.notes.append(LOSS_NOT_FINITE)
         divergence = structs.replace(
             divergence,
-            loss=_finite(numbers.loss),
+            loss=finite_or_none(numbers.loss),
             gradient=GradientDivergence(elements=sum(value.numel() for value in numbers.gradients.values())),
             scaler_scale=numbers.scaler_scale,
             skipped_steps=numbers.skipped_steps,
@@ -614,9 +624,9 @@ def _divergence(group: _Group, case: Case, device: Device, started: float) -> Di
     reference = structs.replace(
         divergence.reference,
         output_shapes=[list(tensor.shape) for tensor in held.numbers.outputs],
-        output_norm=_finite(outputs.norm),
+        output_norm=finite_or_none(outputs.norm),
         output_sketch=outputs.text,
-        grad_norm=_finite(gradients.norm) if training else None,
+        grad_norm=finite_or_none(gradients.norm) if training else None,
         grad_sketch=gradients.text if training else None,
     )
     divergence = structs.replace(divergence, reference=reference)
@@ -697,7 +707,7 @@ def _with_gradients(divergence: Divergence, numbers: StepNumbers, held: Referenc
     reference = held.numbers
     assert reference is not None
     itself = reference is numbers
-    loss = None if itself else _finite(reference.loss)
+    loss = None if itself else finite_or_none(reference.loss)
     divergence = structs.replace(divergence, reference=structs.replace(divergence.reference, loss=loss))
     if others := numbers.gradients.keys() ^ reference.gradients.keys():
         why = f"a gradient that only one of this step and the reference has: {few(sorted(others))}"
@@ -775,15 +785,8 @@ def largest(trees: Iterable[Any], elements: Sequence[int] | None = None) -> floa
 
 
 def _sketch(tensors: Mapping[str, torch.Tensor]) -> Sketch:
-    return sketch_of((name, _in_blocks(tensor)) for name, tensor in tensors.items())
-
-
-def _in_blocks(tensor: torch.Tensor) -> Iterator[Floats]:
-    """Yield the numbers of a tensor in fp64, in order."""
-    flat = tensor.reshape(-1)
-    for start in range(0, flat.numel(), BLOCK):
-        yield flat[start : start + BLOCK].cpu().double().numpy()
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    """Return the sketch of the numbers of tensors in fp64, in order."""
+    return sketch_of(
+        (name, (block.cpu().double().numpy() for block in torch.split(tensor.reshape(-1), BLOCK)))
+        for name, tensor in tensors.items()
+    )

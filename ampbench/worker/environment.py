@@ -591,6 +591,5 @@ def _torchvision(unavailable: dict[str, str]) -> str | None:
 
 
 def _cpu_line(*names: str) -> str:
-    """Return the kernel's value for a CPU by the first of these names; "" without one."""
     lines = kernel_text("/proc/cpuinfo").splitlines()
     return next((line for line in lines if line.startswith(names)), "").partition(":")[2].strip()

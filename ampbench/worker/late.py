@@ -156,7 +156,6 @@ def _train(workload: Workload, case: Case, device: Device, *, late: bool) -> tup
 
 
 def _loss(step: TrainingStep) -> float:
-    """Return the loss of the last step; `WorkloadError` if it is not finite."""
     assert step.loss is not None
     loss = step.loss.detach()
     if not torch.isfinite(loss):

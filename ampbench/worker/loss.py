@@ -217,10 +217,16 @@ def _compared(outputs: _Outputs, low: _Loss, single: _Loss, scale: float) -> dic
     """
     places = {f"x{factor}": outputs.at(factor) for factor in FACTORS}
     exact = partial(_exact, outputs, single)
-    if sum(outputs.leaves[place].numel() for place in outputs.places) > LARGE or not _is_bounded(places, exact):
+    few = sum(outputs.leaves[place].numel() for place in outputs.places) <= LARGE
+    norms = [norm for loss, norm, _ in map(exact, places.values() if few else ()) if math.isfinite(loss)]
+    # a classifier's fp32 gradient stays of one size at large outputs
+    if not few or (len(norms) > 1 and norms[-1] > BOUNDED * norms[-2]):
         places = {"x1": places["x1"]}
-    elif _minds_no_shift(outputs, single):
-        places[f"+{SHIFT}"] = outputs.at(1, SHIFT)
+    else:
+        values = [_upcast(outputs.leaves[place]) for place in outputs.places]
+        still, shifted = (single.at(outputs, [value + shift for value in values])[1] for shift in (0, SHIFT))
+        if _norm(a - b for a, b in zip(still, shifted, strict=True)) <= UNCHANGED * _norm(still):
+            places[f"+{SHIFT}"] = outputs.at(1, SHIFT)
     yardstick = max(exact(outputs.at(-1))[1], exact(places["x1"])[1])
     nonfinite_at = worst_at = ""
     worst = 0.0
@@ -250,20 +256,6 @@ def _exact(
     gradients = outputs.by_logits(gradients, values)
     norm = _norm(gradients)
     return (float(loss), norm, gradients) if math.isfinite(norm) else (math.nan, 0.0, [])
-
-
-def _is_bounded(places: dict[str, list[torch.Tensor]], exact: Callable[..., tuple[float, float, Any]]) -> bool:
-    """Return whether the fp32 gradient stays of one size at large outputs, as a classifier's does."""
-    losses = [exact(places[f"x{factor}"]) for factor in FACTORS]
-    norms = [norm for loss, norm, _ in losses if math.isfinite(loss)]
-    return len(norms) < 2 or norms[-1] <= BOUNDED * norms[-2]
-
-
-def _minds_no_shift(outputs: _Outputs, single: _Loss) -> bool:
-    """Return whether adding `SHIFT` to all outputs leaves the fp32 gradient as it is."""
-    exact = [_upcast(outputs.leaves[place]) for place in outputs.places]
-    gradients, shifted = (single.at(outputs, [value + shift for value in exact])[1] for shift in (0, SHIFT))
-    return _norm(a - b for a, b in zip(gradients, shifted, strict=True)) <= UNCHANGED * _norm(gradients)
 
 
 def _norm(tensors: Iterable[torch.Tensor]) -> float:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from msgspec import structs
 from torch._C._autograd import DeviceType
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -31,7 +31,7 @@ from ampbench.records.measured import ATTENTION, CONV, MATMUL, MULTIPLYING, OUT_
 from ampbench.trace.dtypes import op_kind, resolving, short_dtype, take_apart
 from ampbench.trace.modules import hook_calls, is_compiled
 from ampbench.worker.data import dense_parts, pairs_of, plain_parts, tensors_of
-from ampbench.worker.machine import Accelerator, Cpu, Device, kernels_in
+from ampbench.worker.machine import Cpu, Device, kernels_in
 from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.workload import Workload
 
@@ -93,6 +93,10 @@ def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[tor
     def by_dtype(counts: Mapping[str, int]) -> dict[str, int]:
         return {"tf32" if tf32 and dtype == "fp32" else dtype: count for dtype, count in counts.items() if count}
 
+    fresh: dict[int, int] = {}
+    for tensor in tensors_of(returned):
+        if tensor.layout is torch.strided and _address(tensor) not in counter.kept:
+            fresh[_address(tensor)] = max(fresh.get(_address(tensor), 0), _own_bytes(tensor))
     known = not counter.uncounted
     return StepWork(
         flops=by_dtype(counter.flops) if known else None,
@@ -101,7 +105,7 @@ def count_work(run: Callable[[], Any], *, tf32: bool = False, kept: Iterable[tor
         else None,
         read=counter.read,
         written=counter.written,
-        produced=_fresh_bytes(returned, counter.kept),
+        produced=sum(fresh.values()),
     )
 
 
@@ -115,15 +119,6 @@ def _own_bytes(tensor: torch.Tensor) -> int:
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride else 1
     return min(elements * tensor.element_size(), tensor.untyped_storage().nbytes()) if tensor.numel() else 0
-
-
-def _fresh_bytes(returned: Any, kept: frozenset[int]) -> int:
-    """Return the bytes of the tensors in `returned` with storages outside `kept`."""
-    fresh: dict[int, int] = {}
-    for leaf in pytree.tree_leaves(returned):
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and _address(leaf) not in kept:
-            fresh[_address(leaf)] = max(fresh.get(_address(leaf), 0), _own_bytes(leaf))
-    return sum(fresh.values())
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -169,14 +164,20 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except Exception:  # noqa: BLE001 - a layout without a formula, such as a nested tensor's
                 self.uncounted.append(str(called))
             else:
-                dtype = self._dtype(called, (args, kwargs))
+                tensors = tensors_of((args, kwargs))
+                first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
+                lowers = called in _LOWERED and first.dtype is torch.float32  # products inside are in autocast's dtype
+                dtype = short_dtype(self.lowered.get(first.device.type, first.dtype) if lowers else first.dtype)
                 self.flops[dtype] += count
                 for operation, least in _least(called, func, args, kwargs, count):
                     self.least[operation][dtype] += least
         elif not plain:
             self.uncounted.append(str(called))
-        if self.kept and plain and (known or _uses_whole(func)):
-            self._touch(func, args, kwargs)
+        if self.kept and plain:
+            name = func._schema.name.removeprefix("aten::")
+            optimizes = name.startswith(("_foreach_", "_fused_")) and name != "_fused_sdp_choice"
+            if known or torch.Tag.pointwise in func.tags or optimizes or name in _WHOLE:
+                self._touch(func, args, kwargs)
         return out
 
     def _touch(self, func: Any, args: _Arguments, kwargs: Mapping[str, Any]) -> None:
@@ -204,24 +205,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if not (writes and getattr(func, "overloadpacket", func) in _OVERWRITING):
                     self.read[address] = max(self.read.get(address, 0), _own_bytes(leaf))
 
-    def _dtype(self, called: Any, tree: Any) -> str:
-        """Return the short dtype of an op's first floating tensor, else of its first tensor.
-
-        For `_LOWERED`, it is autocast's dtype of the products inside.
-        """
-        tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-        first = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
-        if called in _LOWERED and first.dtype is torch.float32:
-            return short_dtype(self.lowered.get(first.device.type, first.dtype))
-        return short_dtype(first.dtype)
-
-
-def _uses_whole(func: Any) -> bool:
-    """Return whether an op uses all elements of its tensors, by its name and tags."""
-    name = func._schema.name.removeprefix("aten::")
-    optimizes = name.startswith(("_foreach_", "_fused_")) and name != "_fused_sdp_choice"
-    return torch.Tag.pointwise in func.tags or optimizes or name in _WHOLE
-
 
 def _least(
     called: Any, func: Any, args: _Arguments, kwargs: Mapping[str, Any], count: int
@@ -237,23 +220,17 @@ def _least(
     elif "attention" in name:
         names = [argument.name for argument in func._schema.arguments]
         known = dict(zip(names, args, strict=False)) | dict(kwargs)
-        yield ATTENTION, int(count * _unmasked(known)) if any(known.get(key) for key in _CAUSAL) else count
+        query, key, share = known.get("query"), known.get("key"), 1.0
+        if any(known.get(argument) for argument in _CAUSAL):
+            share = 0.0  # shapes do not show it: sequences of various lengths in one tensor
+            if query is not None and key is not None and query.ndim == 4 and known.get("is_causal") and count:
+                # each query is compared with the keys up to its place
+                queries, keys = query.shape[-2], key.shape[-2]
+                square = min(queries, keys)
+                share = (square * (square + 1) // 2 + (queries - square) * keys) / (queries * keys)
+        yield ATTENTION, int(count * share)
     else:
         yield CONV if "conv" in name else MATMUL, count
-
-
-def _unmasked(known: Mapping[str, Any]) -> float:
-    """Return the share of comparisons under a causal mask: of each query with the keys up to its place.
-
-    0 where shapes do not show it: for sequences of various lengths in one tensor.
-    """
-    query, key = known.get("query"), known.get("key")
-    if query is None or key is None or query.ndim != 4 or not known.get("is_causal"):
-        return 0.0
-    queries, keys = query.shape[-2], key.shape[-2]
-    square = min(queries, keys)
-    left = square * (square + 1) // 2 + (queries - square) * keys
-    return float(left / (queries * keys)) if queries and keys else 0.0
 
 
 def _products(inputs: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
@@ -263,7 +240,6 @@ def _products(inputs: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
 
 
 def _recurrent(args: _Arguments, _: Any) -> int:
-    """Count all layers' products: (input, list of weights, …)."""
     return _products(args[0], args[1])
 
 
@@ -405,7 +381,12 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
         return step
 
     if not isinstance(device, Cpu):
-        _take_workspaces(workload, case, device)
+        # A throw-away step takes what libraries allocate once: cuBLAS its workspaces, at the first matrix product of a
+        # process and at its backward. Those of an earlier case are freed first.
+        device.drop_workspaces()
+        device.release()
+        _run(build_step(workload, case, device))
+        device.release()
     has_graphs = not isinstance(device, Cpu) and compile_mode(case.path) in WITH_GRAPHS
     listening: AbstractContextManager[list[str]] = graphs_left_aside() if has_graphs else nullcontext([])
     with listening as left_aside:
@@ -540,7 +521,6 @@ def _warm(step: Step, warm_up: Callable[[Step], None]) -> int:
 
 
 def _weights(step: Step) -> list[torch.Tensor]:
-    """Return the network's weights and the weights that its optimizer moves."""
     stored = step.stored().values() if isinstance(step, TrainingStep) else ()
     return [*step.module.parameters(), *stored]
 
@@ -567,18 +547,6 @@ def _least_bytes(step: Step, work: StepWork) -> int | None:
     tensors = ((weight, value) for weight, state in states for value in state.values() if torch.is_tensor(value))
     kept = [value for weight, value in tensors if value.numel() == weight.numel()]
     return touched + 2 * _storage_bytes(kept)
-
-
-def _take_workspaces(workload: Workload, case: Case, device: Accelerator) -> None:
-    """Run a throw-away step, so that memory that libraries allocate once belongs to no case.
-
-    cuBLAS takes its workspaces from the caching allocator at a process's first matrix product, and at its backward. The
-    workspaces of an earlier case are freed first.
-    """
-    device.drop_workspaces()
-    device.release()
-    _run(build_step(workload, case, device))
-    device.release()
 
 
 def cpu_changes(calls: Sequence[Callable[[], Any]]) -> list[Recorded]:
@@ -624,11 +592,7 @@ def _profiled(*, memory: bool) -> Iterator[list[list[Any]]]:
 
 def peak_of(changes: Iterable[int]) -> int:
     """Return the highest running sum of allocations (positive) and frees (negative), at least 0."""
-    current = peak = 0
-    for change in changes:
-        current += change
-        peak = max(peak, current)
-    return peak
+    return max(accumulate(changes, initial=0))
 
 
 def _optimizer_tensors(step: Step) -> list[torch.Tensor]:

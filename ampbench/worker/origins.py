@@ -92,7 +92,14 @@ def _kept_alone(workload: Workload, case: Case, device: Device, row: ModuleError
     device.release()
     with precision_flags(PRECISIONS[case.precision]):
         try:
-            step = seeded_step(workload, case, device, [], kept=_sharing(workload.module, row.module))
+            parameters = set(workload.module.get_submodule(row.module).parameters())
+            within = f"{row.module}."
+            sharing = [
+                path
+                for path, module in workload.module.named_modules()
+                if not f"{path}.".startswith(within) and parameters.intersection(module._parameters.values())
+            ]
+            step = seeded_step(workload, case, device, [], kept=[row.module, *sharing])
             with step.mode(), unfused(), EqualDraws():
                 output = step.network.forward_and_loss()[0]
             distance = _distance(list(outputs_in(compared_outputs(workload, output))), exact, device, [])
@@ -101,13 +108,6 @@ def _kept_alone(workload: Workload, case: Case, device: Device, row: ModuleError
                 raise
             return structs.replace(row, note=f"kept in fp32: {first_line(raised)}")
     return structs.replace(row, kept_rel_l2=None if distance is None else distance.rel_l2)
-
-
-def _sharing(network: torch.nn.Module, path: str) -> list[str]:
-    """Return a module's path, then those of other modules that share a parameter with it."""
-    parameters = set(network.get_submodule(path).parameters())
-    modules = [(name, module) for name, module in network.named_modules() if not f"{name}.".startswith(f"{path}.")]
-    return [path, *(name for name, module in modules if parameters.intersection(module._parameters.values()))]
 
 
 def _run_fp32(
@@ -149,7 +149,6 @@ def _distance(outputs: list[torch.Tensor], exact: _Forward, device: Device, note
 
 
 def _first_nonfinite(workload: Workload, case: Case, device: Device, notes: list[str]) -> FirstNonfinite | None:
-    """Run the forward pass again and return the op with the first value that is not finite."""
     try:
         step = seeded_step(workload, case, device, notes)
         with precision_flags(PRECISIONS[case.precision]), step.mode(), unfused(), find_nonfinite(step.module) as watch:

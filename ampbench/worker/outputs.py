@@ -21,15 +21,15 @@ from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.records.labels import few
 from ampbench.records.measured import ASKED_AGREEMENT, ZERO_REFERENCE, FurtherDecisions, OutputError, Predictions
-from ampbench.worker.data import Batch, FreshBatches, Larger, batches_of, tensors_of
+from ampbench.worker.data import Batch, FreshBatches, Larger, batches_of, bound, tensors_of
 from ampbench.worker.distances import (
     Decisions,
     Distance,
     class_dimension,
+    classes_of,
     compare,
     compare_each,
     kept_outputs,
-    margins,
     named_outputs,
     outputs_in,
 )
@@ -90,24 +90,22 @@ def decisions_of(
     classes_dim = workload.classes_dim
     if classes_dim is not None:
         by_name = classes_dim if isinstance(classes_dim, Mapping) else {names[0]: classes_dim}
-        return [_in_dimension(name, dimension, names, outputs) for name, dimension in by_name.items()]
+        chosen = []
+        for name, dimension in by_name.items():
+            if name not in names:
+                has = few(key or "one tensor without a name" for key in names)
+                raise WorkloadError(f"classes_dim names {name!r}, and the outputs compared are {has}")
+            place = names.index(name)
+            shape = outputs[place].shape
+            if not -len(shape) <= dimension < len(shape):
+                called = name or "the output"
+                raise WorkloadError(f"classes_dim is {dimension}, and {called} has {len(shape)} dimensions")
+            chosen.append(Decisions(place, shape, dimension % len(shape)))
+        return chosen
     dimension = class_dimension(outputs[0], targets) if outputs else None
     if dimension is not None:
         return [Decisions(0, outputs[0].shape, dimension)]
     return list({decisions.place: decisions for decisions in loss}.values())
-
-
-def _in_dimension(name: str, dimension: int, names: Sequence[str], outputs: Sequence[torch.Tensor]) -> Decisions:
-    """Return the decisions of the output `name`, whose classes the user puts in `dimension`."""
-    if name not in names:
-        has = few(key or "one tensor without a name" for key in names)
-        raise WorkloadError(f"classes_dim names {name!r}, and the outputs compared are {has}")
-    place = names.index(name)
-    shape = outputs[place].shape
-    if not -len(shape) <= dimension < len(shape):
-        called = name or "the output"
-        raise WorkloadError(f"classes_dim is {dimension}, and {called} has {len(shape)} dimensions")
-    return Decisions(place, shape, dimension % len(shape))
 
 
 def batch_length(workload: Workload, case: Case) -> int | None:
@@ -213,7 +211,13 @@ class Compared:
                 own, exact = ((side.clamp_min(0).log() if to_log else side).log_softmax(-1) for side in rows)
                 parts.append(divergences(own, exact).cpu().numpy())
                 if targets is not None:
-                    gaps.append(target_gaps(own, exact, targets[begin : begin + len(own)]).cpu().numpy())
+                    # |ln p - ln r| at the targets; those that are no class, such as -100, are left out
+                    labels = targets[begin : begin + len(own)]
+                    labelled = (labels >= 0) & (labels < own.shape[-1])
+                    at = labels[labelled].to(own.device, torch.int64).unsqueeze(-1)
+                    labelled = labelled.to(own.device)
+                    apart = own[labelled].gather(-1, at) - exact[labelled].gather(-1, at)
+                    gaps.append(apart.abs().squeeze(-1).cpu().numpy())
                 begin += len(own)
         kl, gap = summed_up(np.concatenate(parts)), summed_up(np.concatenate(gaps))
         return Predictions(
@@ -228,7 +232,7 @@ class Compared:
     def near_ties(self, values: Sequence[torch.Tensor], rounding: torch.dtype) -> int:
         """Return the number of decisions that differ from the reference's at margins within rounding to a dtype."""
         pairs = ((decisions, values[decisions.place], self.references[decisions.place]) for decisions in self.decided)
-        ties = (is_near_tie(decided(own, by), _with_margins(exact, by), rounding) for by, own, exact in pairs)
+        ties = (is_near_tie(classes_of(own, by), _with_margins(exact, by), rounding) for by, own, exact in pairs)
         return sum(int(tie.sum()) for tie in ties)
 
 
@@ -301,14 +305,6 @@ def divergences(logs: torch.Tensor, reference_logs: torch.Tensor) -> torch.Tenso
     return parts.clamp_min(0).sum(-1)
 
 
-def target_gaps(logs: torch.Tensor, reference_logs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return |ln p - ln r| at the targets of rows; targets that are no class, such as -100, are left out."""
-    known = (targets >= 0) & (targets < logs.shape[-1])
-    at = targets[known].to(logs.device, torch.int64).unsqueeze(-1)
-    known = known.to(logs.device)
-    return (logs[known].gather(-1, at) - reference_logs[known].gather(-1, at)).abs().squeeze(-1)
-
-
 def summed_up(values: "np.ndarray[Any, Any]") -> tuple[float | None, float | None]:
     """Return the mean and the 99% quantile of values; None without any, or where one is not finite."""
     known = len(values) > 0 and bool(np.isfinite(values).all())
@@ -337,7 +333,7 @@ LEAST_SECONDS = 0.1
 """Further batches may always take this long."""
 
 Choice = tuple[torch.Tensor, torch.Tensor]
-"""The classes that an output of the reference chooses, and their margins (`distances.margins`)."""
+"""The classes that an output of the reference chooses, and their margins."""
 
 
 class Agreement:
@@ -407,7 +403,7 @@ class Agreement:
         self, case: Case, device: Device, batches: Sequence[Batch], *, reference: bool = False
     ) -> Generator[list[Any]]:
         """Yield the decisions on each batch (`Choice` of the reference); ends before outputs of other shapes."""
-        made = _with_margins if reference else decided
+        made = _with_margins if reference else classes_of
         precision = self._precision if reference else None
         with precision_flags(precision or PRECISIONS[case.precision]):
             step = build_step(self._workload, case, device, precision=precision)
@@ -418,8 +414,8 @@ class Agreement:
                 seed_all(turn)
                 batch, _ = step.data.placed(inputs, targets)
                 region = step.network.without_gradients() if training else step.mode()
-                with region, EqualDraws() if self._draws else nullcontext():
-                    output = step.network.forward_alone(batch)
+                with region, EqualDraws() if self._draws else nullcontext(), step.network.autocast():
+                    output = bound(step.network.forward, batch)()
                 outputs = kept_outputs(compared_outputs(self._workload, output), Cpu())
                 if [tensor.shape for tensor in outputs] != [tensor.shape for tensor in self._compared.references]:
                     break
@@ -450,14 +446,10 @@ def needed(agreeing: int, decisions: int) -> int:
     return decisions + bisect_left(counts, True, key=lambda count: state(count - differing, count) == "proven")
 
 
-def decided(output: torch.Tensor, decisions: Decisions) -> torch.Tensor:
-    """Return the class that an output chooses at each place; -1 where it is NaN."""
-    rows = output.reshape(decisions.shape)
-    return torch.where(rows.isnan().any(decisions.dimension), -1, rows.argmax(decisions.dimension))
-
-
 def _with_margins(reference: torch.Tensor, decisions: Decisions) -> Choice:
-    return decided(reference, decisions), margins(reference.reshape(decisions.shape), decisions.dimension)
+    """Return the classes, and the difference of the two largest ones, relative to the sum of their magnitudes."""
+    first, second = reference.reshape(decisions.shape).topk(2, decisions.dimension).values.unbind(decisions.dimension)
+    return classes_of(reference, decisions), (first - second) / (first.abs() + second.abs())
 
 
 def is_near_tie(own: torch.Tensor, exact: Choice, rounding: torch.dtype) -> torch.Tensor:

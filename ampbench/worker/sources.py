@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -272,7 +272,6 @@ def _as_module(source: WorkloadSource) -> str:
 
 
 def _defaults(source: WorkloadSource) -> dict[str, ParameterValue]:
-    """Return the settable parameters of a user's function: keywords whose default is a number, a bool or a string."""
     defaults: dict[str, ParameterValue] = {}
     for name, parameter in inspect.signature(_function(source)).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -310,10 +309,9 @@ def _checked(name: str, returned: object) -> Workload:
         raise _wrong(name, f"the module is {_kind(returned.module)}; expected a torch.nn.Module")
     if isinstance(returned.loss, type):
         raise _wrong(name, f"the loss is the class {returned.loss.__name__}; expected {returned.loss.__name__}()")
-    if returned.loss is not None and not callable(returned.loss):
-        raise _wrong(name, f"the loss is {_kind(returned.loss)}; expected a function or None")
-    if returned.optimizer is not None and not callable(returned.optimizer):
-        raise _wrong(name, f"the optimizer is {_kind(returned.optimizer)}; expected a function or None")
+    for part in ("loss", "optimizer"):
+        if (value := getattr(returned, part)) is not None and not callable(value):
+            raise _wrong(name, f"the {part} is {_kind(value)}; expected a function or None")
     if (step := returned.step) is not None and (not callable(step) or _needed(step) not in (None, 4)):
         raise _wrong(
             name,
@@ -326,10 +324,13 @@ def _checked(name: str, returned: object) -> Workload:
     items = returned.items_per_step
     if items is not None and not (isinstance(items, int | float) and 0 < items < math.inf):
         raise _wrong(name, f"items_per_step is {items!r}; expected a number above 0")
-    if (wanted := returned.outputs) is not None and not (callable(wanted) or _names(wanted)):
+    wanted = returned.outputs
+    listed = wanted if isinstance(wanted, list | tuple) else [wanted]
+    if not (wanted is None or callable(wanted) or all(isinstance(part, str) for part in listed)):
         raise _wrong(name, f"outputs is {_kind(wanted)}; expected a function of the network's output, or names in it")
     dimensions = returned.classes_dim
-    if dimensions is not None and not all(map(_is_whole, _values(dimensions))):
+    by_name = dimensions if isinstance(dimensions, Mapping) else {"": dimensions}
+    if dimensions is not None and not all(isinstance(key, str) and _is_whole(by_name[key]) for key in by_name):
         raise _wrong(name, f"classes_dim is {dimensions!r}; expected a whole number, or one by output's name")
     returned = _with_pairs_split(name, returned)
     if _needed(returned.loss) == 2 and returned.targets is None:
@@ -352,10 +353,11 @@ def _checked(name: str, returned: object) -> Workload:
         if hasattr(part, "_hf_hook"):
             raise _wrong(name, f"accelerate's hooks move {label or 'the network'}; load it without device_map")
     for label, tensor in named_tensors(returned.module):
-        if tensor.is_meta:
-            raise _wrong(name, f"{label} is on meta, without values; load all weights on the CPU")
         if tensor.device.type != "cpu":
-            raise _wrong(name, f"{label} is on {tensor.device}; return the module on the CPU, ampbench moves it")
+            cure = (
+                "load all weights on the CPU" if tensor.is_meta else "return the module on the CPU, ampbench moves it"
+            )
+            raise _wrong(name, f"{label} is on {tensor.device}{', without values' * tensor.is_meta}; {cure}")
         if tensor.dtype is torch.float64 and isinstance(tensor, torch.nn.Parameter):
             raise _wrong(name, f"{label} is {tensor.dtype}; return the module in fp32, bf16 or fp16")
     return returned
@@ -368,24 +370,11 @@ def loaded_dtypes(module: torch.nn.Module) -> tuple[str, ...]:
     return tuple(dict.fromkeys(low + [type(tensor).__name__ for tensor in tensors if is_wrapper(tensor)]))
 
 
-def _names(value: object) -> bool:
-    """Return whether a value is a name or a list of names."""
-    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(name, str) for name in value))
-
-
-def _values(value: object) -> Iterable[object]:
-    """Return the values of a dict with string keys, [None] for other keys; any other value alone."""
-    if not isinstance(value, Mapping):
-        return [value]
-    return value.values() if all(isinstance(key, str) for key in value) else [None]
-
-
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_state(name: str, workload: Workload) -> None:
-    """Refuse an optimizer state that the workload's optimizer cannot load."""
     state = workload.optimizer_state
     if state is None:
         return

@@ -408,9 +408,12 @@ class OwnStep(TrainingStep):
     def _backward(self) -> Any:
         """Take the step and return its output."""
         before = 0.0 if self.scaler is None else self.scaler.get_scale()
-        assert self.network.own_step is not None
+        turn, step = self.network.next_turn(), self.network.own_step
+        assert step is not None
+        batch = self.data.batches[turn]
         with self.network.autocast():
-            pair = self.network.own_step(self.network.forward, self.network.next_batch(), self.optimizer, self.scaler)
+            given = (batch, self.data.targets[turn]) if self.network.has_targets else batch
+            pair = step(self.network.forward, given, self.optimizer, self.scaler)
         output, loss = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, pair)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise WorkloadError(
@@ -531,7 +534,6 @@ class EqualDraws(TorchFunctionMode):
 
 
 def _up(value: Any) -> Any:
-    """Return `value` with floating tensors in fp32 on the CPU."""
     if isinstance(value, dict):
         return {name: _up(item) for name, item in value.items()}
     return value.detach().to("cpu", torch.float32) if isinstance(value, torch.Tensor) else value

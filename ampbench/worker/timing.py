@@ -9,7 +9,7 @@ import math
 import os
 import random
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -255,15 +255,11 @@ def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], 
         device.synchronize()
     if device.type != "cpu":
         return _Sample(device.seconds(step, count) / count, None, 0.0)
-    waited, began = _own_waits(), thread_time()
+    # times that the thread gave up the processor by itself
+    waited, began = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, thread_time()
     seconds = device.seconds(step, count)
-    cpu, waits = thread_time() - began, _own_waits() - waited
+    cpu, waits = thread_time() - began, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - waited
     return _Sample(seconds / count, cpu / count, waits / count)
-
-
-def _own_waits() -> int:
-    """Return the number of times that the calling thread gave up the processor by itself."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class FitnessWatch:
@@ -374,22 +370,6 @@ def settled_peaks(
     return peaks
 
 
-def _places(seconds: float) -> Iterator[int]:
-    """Yield the number of builds before, each time at another random place in memory.
-
-    It takes about `seconds`, more where an interval needs more, at most `PATIENCE` times as many.
-    """
-    placement = Placement(random.Random(0))
-    start = perf_counter()
-    for number in range(PAIRS):
-        placement.move()
-        yield number
-        spent = perf_counter() - start
-        allowed = seconds if number + 1 >= FEWEST_PAIRS else PATIENCE * seconds
-        if spent + spent / (number + 1) > allowed:
-            break
-
-
 def side_by_side(
     builds: Sequence[Callable[[], Built]],
     warm: Callable[[Built, int], object],
@@ -399,14 +379,18 @@ def side_by_side(
 ) -> list[list[list[float]]]:
     """Return the samples of each build, taken in turns for about `seconds`: `[place][build]` are seconds per run.
 
-    All are rebuilt together at random places in memory, and each is made `warm`, with its place; where memory does not
-    allow that, one after the other, with a note.
+    It takes more time where an interval needs more, at most `PATIENCE` times as much. All are rebuilt together at
+    random places in memory, and each is made `warm`, with its place; where memory does not allow that, one after the
+    other, with a note.
     """
     samples: list[list[list[float]]] = [[] for _ in builds]
     draw = random.Random(0)
     order = list(range(len(builds)))
     apart = False
-    for _ in _places(seconds):
+    placement = Placement(random.Random(0))
+    start = perf_counter()
+    for number in range(PAIRS):
+        placement.move()
         draw.shuffle(order)
         budget = seconds / PAIRS / 2
         if not apart:
@@ -423,6 +407,9 @@ def side_by_side(
                 taken |= _taken(builds, warm, device, budget / len(order), [place])
         for place, times in taken.items():
             samples[place].append(times)
+        spent = perf_counter() - start
+        if spent + spent / (number + 1) > (seconds if number + 1 >= FEWEST_PAIRS else PATIENCE * seconds):
+            break
     return samples
 
 

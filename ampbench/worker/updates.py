@@ -8,6 +8,7 @@ below half a unit in the last place is lost.
 import copy
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -200,7 +201,11 @@ def measure_update(intended: Intended, gradients: Gradients, device: Device, kee
 
 def _measured(intended: Intended, gradients: Gradients, device: Device, keep: Device) -> Update:
     snapshot = intended.snapshot
-    storage = _storage(gradients.stored, intended)
+    held: Counter[torch.dtype] = Counter()  # elements of moving weights
+    for name, (_, moving) in intended.sizes.items():
+        held[gradients.stored[name]] += snapshot.weights[name].numel() if moving else 0
+    most = held.most_common(1)[0][0]
+    storage = most.to_real() if most.is_complex else most
     native = storage is not torch.float32
     update_of = partial(Update, steps=snapshot.steps, storage=short_dtype(storage), intended=intended.dtype)
     draws: list[dict[str, Sums]] = [{}]
@@ -265,7 +270,6 @@ def _in_fp64(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
 def _weights(
     snapshot: Snapshot, stored: Mapping[str, torch.dtype], device: Device, names: Iterable[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the named parameters of the snapshot on `device`, in their `stored` dtypes."""
     return {name: snapshot.weights[name].to(device.type, stored[name]) for name in names}
 
 
@@ -290,16 +294,6 @@ def _blocks(make: Make, stored: Mapping[str, torch.dtype], snapshot: Snapshot, w
     parameters = _parameters(stored, {}, snapshot, where.type)
     alone = steps_alone(make(iter(parameters.values())))
     return in_blocks({name: weight.numel() for name, weight in parameters.items()}) if alone else [list(parameters)]
-
-
-def _storage(stored: Mapping[str, torch.dtype], intended: Intended) -> torch.dtype:
-    """Return the dtype in which most of the moving weights are stored; for complex ones, the dtype of their parts."""
-    sizes: dict[torch.dtype, int] = {}
-    for name, (_, moving) in intended.sizes.items():
-        if moving:
-            sizes[stored[name]] = sizes.get(stored[name], 0) + intended.snapshot.weights[name].numel()
-    most = max(sizes, key=lambda dtype: sizes[dtype])
-    return most.to_real() if most.is_complex else most
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +332,15 @@ def take_step(
         names = [known[weight] for group in optimizer.param_groups for weight in group["params"]]
         where = next(iter(weights.values())).device
         clip_as_all(optimizer, lambda: [gradients[name].to(where, stored[name]) for name in names if name in gradients])
-    if native:
-        _let_state_begin(optimizer, parameters, weights, gradients)
+    if native:  # a step of learning rate zero creates the state, in the optimizer's dtypes; weights stay
+        for group in optimizer.param_groups:
+            if "lr" in group:
+                group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+        _give(parameters, gradients)
+        optimizer.step()
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
     for group, settings in zip(optimizer.param_groups, snapshot.groups, strict=True):
         group.update(copy.deepcopy(dict(settings)))
     for name, parameter in parameters.items():
@@ -352,33 +353,18 @@ def take_step(
             else:
                 parameter_state[key] = _on_device_of(value, parameter) if resident else copy.deepcopy(value)
     _give(parameters, gradients)
-    before = {}
-    if watch:
-        before = {
-            name: {key: value.clone() for key, value in optimizer.state[parameter].items() if _like(value, parameter)}
-            for name, parameter in parameters.items()
-            if parameter in optimizer.state
+    before = {
+        name: {
+            key: value.clone()
+            for key, value in optimizer.state[parameter].items()
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.is_floating_point()
         }
+        for name, parameter in (parameters.items() if watch else ())
+        if parameter in optimizer.state
+    }
     optimizer.step()
     after = {name: optimizer.state[parameter] for name, parameter in parameters.items() if parameter in optimizer.state}
     return _Taken({name: parameter.detach() for name, parameter in parameters.items()}, before, after)
-
-
-def _let_state_begin(
-    optimizer: torch.optim.Optimizer,
-    parameters: Mapping[str, torch.nn.Parameter],
-    weights: Tensors,
-    gradients: Tensors,
-) -> None:
-    """Make the optimizer create its state, in its dtypes, by a step of learning rate zero; weights stay."""
-    for group in optimizer.param_groups:
-        if "lr" in group:
-            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
-    _give(parameters, gradients)
-    optimizer.step()
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
 
 
 def _give(parameters: Mapping[str, torch.nn.Parameter], gradients: Tensors) -> None:
@@ -398,12 +384,7 @@ def _on_device_of(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return value.to(parameter.device, dtype, copy=True)
 
 
-def _like(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.is_floating_point()
-
-
 def _moved(taken: _Taken, weights: Tensors, keep: Device) -> Iterable[tuple[str, torch.Tensor]]:
-    """Yield the change of each stored weight in a step."""
     return ((name, difference(taken.weights[name], weight, keep)) for name, weight in weights.items())
 
 
@@ -443,7 +424,6 @@ def sums_of(
 
 
 def _apart(moved: Iterable[tuple[str, torch.Tensor]], moves: Tensors) -> list[float]:
-    """Return |ΔL - Δ*|² of each parameter that moved."""
     return [float(torch.linalg.vector_norm(change.sub_(moves[name]))) ** 2 for name, change in moved]
 
 

@@ -93,10 +93,6 @@ class Worker:
                 return Reply(problem=f"workload {request.source.name} cannot be built: {in_one_line(error)}")
             raise
 
-    def forget(self) -> None:
-        """Drop the references that divergence passes keep for the next case of their group."""
-        self.keeps.pop(References, None)
-
     def workload(self, source: WorkloadSource, parameters: dict[str, ParameterValue], seed: int) -> Workload:
         """Return a workload, built unless it is the last one."""
         key = f"{source} {sorted(parameters.items())} {seed}"
@@ -181,7 +177,7 @@ class Work:
 
     def forget_references(self) -> None:
         """Drop the references, whose memory would affect the next measurement."""
-        self._worker.forget()
+        self._worker.keeps.pop(References, None)
 
     def kept(self, kind: type[T]) -> T:
         """Return the kept value of a type from an earlier request, else a new one."""

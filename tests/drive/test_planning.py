@@ -243,7 +243,7 @@ def test_a_users_workload_takes_part(tmp_path: Path) -> None:
     ("selected", "message"),
     [
         ({"overrides": {"widht": 3}}, "--set parameter 'widht': did you mean width"),
-        ({"overrides": {"batch_size": 0}}, "batch_size=0: must be a whole number from 1"),
+        ({"overrides": {"batch_size": 0}}, "batch_size=0: must be from 1"),
     ],
 )
 def test_a_users_workload_is_not_measured_with_what_it_does_not_have(
