@@ -60,7 +60,6 @@ WITHOUT_LOSS = (NO_LOSS, FEATURES_ALONE)
 NOT_TRAINED = "training by default takes a loss and an optimizer, which a function that returns ampbench.Workload gives"
 NO_RECIPE = "--optimizer is for training: --phase inference has none"
 _NOT_IMPORTED = "{} cannot be imported ({})"
-INFERENCE_ALONE = "{} is a step of inference, and has no loss"
 
 
 Describe = Callable[..., Description]
@@ -435,12 +434,12 @@ def _variants(
                 lacking = environment.unavailable.get(spec.needs, "")
                 built = Description(
                     parameters=resolve_parameters(spec, preset, settings),
-                    has_loss="training" in spec.phases,
+                    has_loss=True,
                     version=spec.version,
                     channels_last=spec.images,
                     unavailable=_NOT_IMPORTED.format(spec.needs, lacking) if lacking else "",
                 )
-                yield _Variant(source, spec.phases if selection.workloads else spec.suite, built)
+                yield _Variant(source, PHASES if selection.workloads else spec.suite, built)
                 continue
             check_parameter(source.name, "batch_size", settings.get("batch_size", 1), LIMITS["batch_size"])
             try:
@@ -502,7 +501,7 @@ def _why_not(
     if case.phase == "training" and not variant.built.has_loss:
         if case.family in LIBRARIES:
             return FEATURES_ALONE
-        return INFERENCE_ALONE.format(case.workload) if variant.source.builtin else NO_LOSS
+        return NO_LOSS
     if case.phase == "training" and case.path == "traced":
         return NO_TRACED_TRAINING
     if case.device == "cpu" and compile_mode(case.path) == "reduce-overhead":

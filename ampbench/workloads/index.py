@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import PHASES, ParameterValue, WorkloadSource
+from ampbench.records.case import ParameterValue, WorkloadSource
 
 PRESETS = ("tiny", "small", "large")
 
@@ -22,7 +22,6 @@ LIMITS: dict[str, tuple[int, int]] = {
     "regions": (1, 65_536),
     "layers": (1, 1024),
     "hidden": (1, 65_536),
-    "context": (1, 131_072),
     "experts": (8, 1024),
 }
 """The smallest and largest value of a parameter of that name, in every workload that does not narrow it."""
@@ -35,8 +34,7 @@ class WorkloadSpec:
     The function `name` in `ampbench.workloads.<family>` builds it; all parameters are whole numbers. `items` is what
     throughput counts. `needs` is a package without which the workload is skipped ("torchvision"). `limits` narrows
     `LIMITS` for some parameters; `multiples` names those that must be a multiple of a product of other parameters and
-    numbers. `suite` lists the phases in which the default suite measures it (none: only when asked for), `phases` those
-    that it has at all.
+    numbers. `suite` lists the phases in which the default suite measures it (none: only when asked for).
     """
 
     name: str
@@ -49,7 +47,6 @@ class WorkloadSpec:
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     multiples: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     suite: tuple[str, ...] = ()
-    phases: tuple[str, ...] = PHASES
 
     @property
     def images(self) -> bool:
@@ -95,11 +92,6 @@ WORKLOADS: dict[str, WorkloadSpec] = {
             {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
              "sequence_length": (8, 32, 2048), "batch_size": (2, 1, 8)},
             multiples={"width": ("heads", 2)}),
-        WorkloadSpec("decode", "sequence", "tokens",
-            "one token of the language model, after a cache of keys and values",
-            {"depth": (2, 2, 24), "width": (32, 256, 1024), "heads": (2, 4, 16), "vocabulary": (64, 8192, 50_304),
-             "context": (8, 512, 2048), "batch_size": (2, 1, 16)},
-            phases=("inference",), multiples={"width": ("heads", 2)}),
         WorkloadSpec("cross_entropy_head", "linear", "rows",
             "a linear layer to a large vocabulary and cross entropy: the end of a language model",
             {"width": (32, 128, 4096), "vocabulary": (64, 32_000, 32_000), "batch_size": (8, 16, 16_384)},

@@ -1,8 +1,7 @@
-"""Sequence models: an encoder, and language models as trained and served."""
+"""Sequence models: an encoder and a language model."""
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, device, nn
@@ -34,9 +33,6 @@ HEAD_GAIN = 0.1
 Sizes = Mapping[str, int]
 """The parameters of a workload, by their names in `ampbench.workloads.index`."""
 
-Cache = tuple[Tensor, Tensor]
-"""Keys and values of the tokens before, (batch, heads, tokens, size) each."""
-
 
 class Attention(nn.Module):
     """Multi-head self-attention on (batch, tokens, width), with scaled_dot_product_attention."""
@@ -48,21 +44,14 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
         self.project = nn.Linear(width, width, bias=bias)
 
-    def forward(
-        self, x: Tensor, cosine: Tensor | None = None, sine: Tensor | None = None, cache: Cache | None = None
-    ) -> Tensor:
-        """Return the attention output of each token, (batch, tokens, width); with tables, positions are rotary.
-
-        `x` is one token that follows those of the `cache`, if there is one.
-        """
+    def forward(self, x: Tensor, cosine: Tensor | None = None, sine: Tensor | None = None) -> Tensor:
+        """Return the attention output of each token, (batch, tokens, width); with tables, positions are rotary."""
         batch, tokens, width = x.shape
         split = self.query_key_value(x).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         if cosine is not None and sine is not None:
             query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        if cache is not None:
-            key, value = (torch.cat(pair, dim=-2) for pair in zip(cache, (key, value), strict=True))
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal and cache is None)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.project(attended.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
 
@@ -102,9 +91,9 @@ class DecoderBlock(nn.Module):
         self.up = nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """Return the stream (batch, tokens, width) after this block."""
-        x = x + self.attention(self.attention_norm(x), cosine, sine, cache)
+        x = x + self.attention(self.attention_norm(x), cosine, sine)
         y = self.feed_norm(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
 
@@ -140,17 +129,9 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits that follow each of `tokens`, integers (batch, tokens)."""
-        return self.logits(self.stream(tokens, self.cosine, self.sine))
-
-    def stream(self, tokens: Tensor, cosine: Tensor, sine: Tensor, caches: Sequence[Cache] = ()) -> Tensor:
-        """Return the stream (batch, tokens, width) after the last block; with `caches`, each block has its own."""
         x = self.embedding(tokens)
-        for block, cache in zip_longest(self.blocks, caches):
-            x = block(x, cosine, sine, cache)
-        return x  # type: ignore[no-any-return]
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Return the logits (..., vocabulary) of a stream (..., width)."""
+        for block in self.blocks:
+            x = block(x, self.cosine, self.sine)
         return F.linear(self.norm(x), self.embedding.weight)
 
 
@@ -195,17 +176,16 @@ def decoder_lm(generator: Generator, **sizes: int) -> Workload:
     )
 
 
-def decoder_weights(generator: Generator, module: Decoder, sizes: Sizes, *, attended: float = 0.5) -> None:
+def decoder_weights(generator: Generator, module: Decoder, sizes: Sizes) -> None:
     """Give a decoder on the meta device, made with these sizes, its weights.
 
     Branches are scaled by depth as in GPT-2 (Radford et al., 2019), so that a token's own embedding stays the largest
-    part of its stream and the logits have a clear first. `attended` is about the RMS of what a token attends to, an
-    average.
+    part of its stream and the logits have a clear first.
     """
     branch = 2 * EMBEDDING_RMS / math.sqrt(2 * sizes["depth"])
     gains = {
         "*.query_key_value": SHARPNESS,
-        "*.project": branch / attended,
+        "*.project": branch / 0.5,  # about the RMS of what a token attends to, an average
         "*.down": branch * SWIGLU_VARIANCE**-0.5,
         "norm": HEAD_GAIN,
     }
@@ -226,43 +206,3 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     tokens = x.shape[-2]
     cosine, sine = cosine[:tokens].to(x.dtype), sine[:tokens].to(x.dtype)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
-
-
-class Decode(Decoder):
-    """A decoder that writes one token, after as many as its cache holds."""
-
-    def forward(self, token: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the logits (batch, vocabulary) that follow `token` (batch, 1).
-
-        `keys` and `values` (batch, depth, heads, context, size) belong to the tokens before it.
-        """
-        caches = list(zip(keys.unbind(1), values.unbind(1), strict=True))
-        context = keys.shape[-2]
-        return self.logits(self.stream(token, self.cosine[context:], self.sine[context:], caches)[:, -1])
-
-
-def decode(generator: Generator, *, context: int, **sizes: int) -> Workload:
-    """One token after `context` others, whose keys and values each block has in a cache; no loss.
-
-    Inputs are tokens (batch_size, 1) and a cache of keys and values (batch_size, depth, heads, context, width / heads)
-    each, outputs logits (batch_size, vocabulary). The cache is the same at every step.
-    """
-    sizes["sequence_length"] = context + 1
-    with device("meta"):
-        module = Decode(sizes)
-    # Of n keys whose scores vary by v, a token attends to n / e**v: it sees an average of that number of values.
-    spread = math.exp(SHARPNESS**4)
-    attended = round(SHARPNESS * math.sqrt(min(1.0, spread / context)), 6)
-    decoder_weights(generator, module, sizes, attended=attended)
-    batch_size, heads = sizes["batch_size"], sizes["heads"]
-    shape = (batch_size, sizes["depth"], heads, context, sizes["width"] // heads)
-    return Workload(
-        module=module,
-        inputs=(
-            generator.integers("tokens", (batch_size, 1), sizes["vocabulary"]),
-            generator.uniform("keys", shape, rms=SHARPNESS),
-            generator.uniform("values", shape, rms=SHARPNESS),
-        ),
-        cached=(1, 2),
-        classes_dim=-1,
-    )

@@ -36,9 +36,6 @@ HAS = {needs: has(needs) for needs in sorted({spec.needs for spec in index.WORKL
 HERE = tuple(name for name, spec in index.WORKLOADS.items() if HAS.get(spec.needs, True))
 """The workloads that can be built on this machine."""
 
-TRAINED = tuple(name for name in HERE if "training" in index.WORKLOADS[name].phases)
-"""Those of them that have a loss."""
-
 OF_ITS_PYTHON = ("characters",)
 """Workloads whose data, but not whose weights, belongs to the version of Python."""
 

@@ -39,7 +39,6 @@ def test_every_output_keeps_its_size_at_preset_large_with_one_example_and_shorte
         ("mlp", {"depth": 32}),
         ("transformer_encoder", {"depth": 24}),
         ("decoder_lm", {"depth": 24}),
-        ("decode", {"depth": 24, "context": 512}),
     ],
 )
 def test_outputs_keep_their_size_in_networks_deeper_than_any_preset(name, overrides):
