@@ -195,7 +195,7 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     ]
 
 
-PARTS = {"loss = self.loss(": "in the loss", ".backward()": "in the backward pass", ".step(": "in the optimizer's step"}
+PARTS = {"self.loss(": "in the loss", ".backward()": "in the backward pass", ".step(": "in the optimizer's step"}
 """The parts of a step by the calls in the worker's code; the rest is the network's forward pass."""
 
 

@@ -94,7 +94,6 @@ class ServerChannel:
         *,
         wait: bool = True,
     ):
-        arguments = [argument for module in preload for argument in ("--preload", module)]
         self._asked = 0
         self._received = bytearray()
         self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"  # workers of one driver share the first part
@@ -102,7 +101,7 @@ class ServerChannel:
         self._python, self._ready = python, False
         environment = server_environment(os.environ, {**variables, MARK: self._mark}, paths)
         try:
-            self._process = start_server(python, arguments, environment, folder, self._errors)
+            self._process = start_server(python, [*preload], environment, folder, self._errors)
         except OSError as error:
             self._errors.close()
             raise NothingToRunError(f"no worker could start with {python}: {error.strerror}") from None

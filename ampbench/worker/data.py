@@ -166,7 +166,9 @@ class Data:
             for turn in ran:
                 tensors = tensors_of([self.batches[turn], self.targets[turn]])
                 for tensor, original in zip(tensors, tensors_of(list(self.given[turn])), strict=False):
-                    put_back(tensor, original)
+                    if tensor.grad_fn is not None:  # a weight was added to it in place
+                        tensor.detach_()
+                    tensor.copy_(original)
             for _, tensor, original in self._weights():
                 made_anew = tensor.is_inference()
                 with torch.inference_mode() if made_anew else contextlib.nullcontext():
@@ -231,14 +233,6 @@ def differs(tensor: torch.Tensor, original: torch.Tensor) -> bool:
     return not torch.equal(value, expected) and (
         value.shape != expected.shape or not bool(((value == expected) | (value.isnan() & expected.isnan())).all())
     )
-
-
-def put_back(tensor: torch.Tensor, original: torch.Tensor) -> None:
-    """Restore the values of `tensor`, a copy of `original` that may have another dtype, in place."""
-    if tensor.grad_fn is not None:  # a weight was added to it in place
-        tensor.detach_()
-    with torch.no_grad():
-        tensor.copy_(original)
 
 
 def bound(forward: Callable[..., Any], batch: Any) -> Callable[[], Any]:

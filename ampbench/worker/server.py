@@ -6,7 +6,6 @@ that fails, crashes or exceeds a limit ends after its reply. The server itself n
 workers can.
 """
 
-import argparse
 import contextlib
 import ctypes
 import gc
@@ -281,10 +280,8 @@ def proportional_bytes(pid: int) -> int:
 
 
 def main() -> None:
-    """Serve standard input until it ends."""
-    parser = argparse.ArgumentParser(prog="python -m ampbench.worker.server")
-    parser.add_argument("--preload", action="append", default=[], help="a module to import before the first fork")
-    modules: list[str] = parser.parse_args().preload
+    """Serve standard input until it ends; the arguments are modules to import before the first fork."""
+    modules = sys.argv[1:]
     # Replies go to the driver's pipe on standard output; all other output goes to standard error.
     replies = os.fdopen(os.dup(1), "wb")
     requests_descriptor = os.dup(0)
