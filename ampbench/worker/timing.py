@@ -255,11 +255,15 @@ def _one_sample(step: Callable[[], None], device: Device, restore: Callable[[], 
         device.synchronize()
     if device.type != "cpu":
         return _Sample(device.seconds(step, count) / count, None, 0.0)
-    # times that the thread gave up the processor by itself
-    waited, began = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, thread_time()
+    waited, began = _own_waits(), thread_time()
     seconds = device.seconds(step, count)
-    cpu, waits = thread_time() - began, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - waited
+    cpu, waits = thread_time() - began, _own_waits() - waited
     return _Sample(seconds / count, cpu / count, waits / count)
+
+
+def _own_waits() -> int:
+    """Return the number of times that the calling thread gave up the processor by itself."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class FitnessWatch:
