@@ -8,58 +8,52 @@ imported only for its own networks.
 import contextlib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models
 
 from ampbench.worker.data import Generator
-from ampbench.workloads.index import RANDOM
 from ampbench.workloads.named import Library, Named, Parameters, classified_images
 
-CLASSES, SEGMENTATION, DETECTION = "image classification", "semantic segmentation", "object detection"
-_FOLDERS = {CLASSES: models, SEGMENTATION: models.segmentation, DETECTION: models.detection}
+CLASSES, SEGMENTATION = "image classification", "semantic segmentation"
+_FOLDERS = {CLASSES: models, SEGMENTATION: models.segmentation}
 """The modules of torchvision with the networks of each task."""
-_OTHER_TARGETS = ("maskrcnn", "keypointrcnn")
-"""Detectors that train on more than boxes."""
 
 AUXILIARY = 0.3
 """Weight of the loss of an auxiliary classifier (Szegedy et al., "Going deeper with convolutions", CVPR 2015)."""
 SEGMENTED = 0.5
 """Weight of the loss of segmentation's auxiliary head, in torchvision's reference."""
-BOXES = 4
 
 _TINY = {"inception_v3": 299, "maxvit_t": 224}
 """The smallest images of networks that do not take the smallest of their task."""
-_TINY_OF = {CLASSES: 64, SEGMENTATION: 64, DETECTION: 128}
-_BATCH = {CLASSES: 64, SEGMENTATION: 8, DETECTION: 4}
-_POOLED = ("deeplab", "ssdlite", "inception")
+TINY = 64
+"""The side of other images in the preset tiny."""
+_BATCH = {CLASSES: 64, SEGMENTATION: 8}
+_POOLED = ("deeplab", "inception")
 """Names of networks that normalise one number a sample, so training needs two samples."""
-_OWN = {SEGMENTATION: 520, DETECTION: 800}
-"""The size of images where the library's transforms name none: from its training references."""
+SEGMENTS = 520
+"""The size of images for segmentation, in torchvision's training references."""
 
 
 @functools.cache
 def _tasks() -> Mapping[str, str]:
-    named = ((name, task) for task, folder in _FOLDERS.items() for name in models.list_models(module=folder))
-    return {name: task for name, task in sorted(named) if not name.startswith(_OTHER_TARGETS)}
+    return {name: task for task, folder in _FOLDERS.items() for name in models.list_models(module=folder)}
 
 
 def _network(name: str, preset: str) -> Named:
     task = _tasks()[name]
     transforms = next(iter(models.get_model_weights(name))).transforms()
-    sizes = getattr(transforms, "crop_size", None) or [_OWN.get(task, 224)]
-    image = 320 if "_320" in name or "320_" in name else int(sizes[-1])
+    image = SEGMENTS if task == SEGMENTATION else int(transforms.crop_size[-1])
     if preset == "tiny":
-        image = 2 * int(name.rpartition("_")[2]) if name.startswith("vit_") else _TINY.get(name, _TINY_OF[task])
-    elif name == "ssd300_vgg16":
-        image = 300
+        image = 2 * int(name.rpartition("_")[2]) if name.startswith("vit_") else _TINY.get(name, TINY)
     batch = _BATCH[task] if preset == "large" else 2 if name.startswith(_POOLED) else 1
-    classes = {CLASSES: 1000, SEGMENTATION: 21, DETECTION: 91}[task]
-    feed = {CLASSES: _classify, SEGMENTATION: _segment, DETECTION: _detect}[task]
+    classes = {CLASSES: 1000, SEGMENTATION: 21}[task]
+    feed: Callable[[Generator, Parameters], Mapping[str, Any]] = _segment
+    if task == CLASSES:
+        feed = functools.partial(_classify, name)
     return Named(
         task=task,
         defaults={
@@ -68,8 +62,7 @@ def _network(name: str, preset: str) -> Named:
             "batch_size": batch,
         },
         make=functools.partial(_make, name, task),
-        feed=functools.partial(feed, name),
-        images=task != DETECTION,
+        feed=feed,
     )
 
 
@@ -78,7 +71,7 @@ TORCHVISION = Library("torchvision", _tasks, _network)
 
 def _make(name: str, task: str, parameters: Parameters) -> nn.Module:
     further: dict[str, Any] = {"num_classes": parameters["classes"]}
-    if task in (SEGMENTATION, DETECTION):
+    if task == SEGMENTATION:
         further["weights_backbone"] = None
     if name.startswith("vit_"):
         further["image_size"] = parameters["image"]
@@ -86,10 +79,6 @@ def _make(name: str, task: str, parameters: Parameters) -> nn.Module:
         further["input_size"] = (parameters["image"], parameters["image"])
     elif name in ("inception_v3", "googlenet"):
         further["init_weights"] = True
-    elif task == DETECTION:
-        # images unscaled, and the best boxes at any score
-        further |= {"box_score_thresh" if "rcnn" in name else "score_thresh": 0.0}
-        further |= {} if name.startswith("ssd") else dict.fromkeys(("min_size", "max_size"), parameters["image"])
     module: nn.Module = models.get_model(name, weights=None, **further)
     return module
 
@@ -106,7 +95,7 @@ def _with_auxiliary(output: Any, targets: Tensor) -> Tensor:
     return first + AUXILIARY * sum(others)
 
 
-def _segment(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:  # noqa: ARG001 - as all
+def _segment(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
     size = (parameters["batch_size"], parameters["image"], parameters["image"])
     targets = generator.integers("targets", size, parameters["classes"])
     return classified_images(generator, parameters, targets=targets, loss=_pixel_loss)
@@ -115,29 +104,6 @@ def _segment(name: str, generator: Generator, parameters: Parameters) -> Mapping
 def _pixel_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
     first, *others = [F.cross_entropy(logits, targets) for logits in output.values()]
     return first + SEGMENTED * sum(others)
-
-
-def _detect(name: str, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:  # noqa: ARG001 - as all
-    """Feed images in [0, 1] and, for training, what is in them; of boxes found with random weights, compare the scores.
-
-    Which of a hundred nearly equal scores comes first is chance then, and so are the boxes in that order.
-    """
-    samples, image = parameters["batch_size"], parameters["image"]
-    corners = generator.uniform("corners", (samples, BOXES, 2), rms=image / 16, mean=image / 4)
-    boxes = torch.cat((corners, corners + image / 4), dim=-1)
-    labels = generator.integers("labels", (samples, BOXES), parameters["classes"] - 1) + 1
-    targets = [{"boxes": boxes[sample], "labels": labels[sample]} for sample in range(samples)]
-    images = generator.uniform("inputs", (samples, 3, image, image), rms=0.25, mean=0.5)
-    compared = {"outputs": _scores} if parameters["weights"] == RANDOM else {}
-    return {"inputs": (images, targets), "loss": _sum_of_losses, "items_per_step": samples, **compared}
-
-
-def _scores(output: Any) -> Any:
-    return output if isinstance(output, Mapping) else [{"scores": detection["scores"]} for detection in output]
-
-
-def _sum_of_losses(output: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([loss.float() if loss.dtype.itemsize < 4 else loss for loss in output.values()]).sum()
 
 
 FEATURES = "features of images"
