@@ -52,8 +52,8 @@ def test_each_file_with_special_lines_in_functions_has_tests_that_reach_them() -
 class Answers(SimpleNamespace):
     """What `torch.xpu` says of a card, scripted."""
 
-    def is_bf16_supported(self) -> bool:  # as an older torch has it, which does not tell emulation apart
-        return True
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return not including_emulation
 
     def is_tf32_supported(self) -> bool:
         return True

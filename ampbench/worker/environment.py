@@ -488,11 +488,7 @@ def _accelerator(type: str) -> DeviceDescription:
         driver = nvidia_driver(kernel_text("/proc/driver/nvidia/version")) or ""
     refusals = {short_dtype(dtype): reason for dtype in MEASURED_DTYPES if (reason := _refusal(type, dtype))}
     arithmetic = {short_dtype(dtype): "native" for dtype in MEASURED_DTYPES}
-    try:
-        native = _asked(type, "is_bf16_supported", including_emulation=False)
-    except TypeError:
-        native = _asked(type, "is_bf16_supported")
-    if native is False:
+    if _asked(type, "is_bf16_supported", including_emulation=False) is False:
         arithmetic["bf16"] = "emulated"
     for dtype, reason in refusals.items():  # other errors, as of memory, leave it open
         arithmetic[dtype] = "unavailable" if UNSUPPORTED.search(reason) else "unknown"
