@@ -107,6 +107,3 @@ def test_code_that_is_not_the_commits_is_named_in_the_run_and_in_the_comparison(
     assert str(shown.facts["why"]).startswith(said)
     unknown = replace(odd, header=structs.replace(odd.header, commit=None))
     assert Note.OTHER_CODE not in [note.code for note in statements(unknown, [])]
-
-
-OURS, THEIRS = arms()

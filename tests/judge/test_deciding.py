@@ -57,10 +57,11 @@ def test_a_slowdown_that_fresh_blocks_show_too_is_a_regression_and_their_estimat
     assert found.blocks == 16
 
 
-def test_a_change_is_unconfirmed_until_fresh_blocks_are_there():
+def test_a_change_is_unconfirmed_until_fresh_blocks_are_there_unless_none_are_wanted():
     found = decide(*slowed(1.2, 16, 1))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.UNCONFIRMED)
     assert found.change == pytest.approx(0.2, abs=0.02)
+    assert decide(*slowed(1.2, 16, 1), confirm=False).status is ChangeStatus.REGRESSED
 
 
 @pytest.mark.parametrize("really", [1.0, 0.8, 1.01])
@@ -68,10 +69,6 @@ def test_a_change_that_fresh_blocks_do_not_show_is_not_confirmed(really):
     found = decide(*slowed(1.2, 16, 1), fresh=slowed(really, CONFIRMATION_BLOCKS, 3))
     assert (found.status, found.code) == (ChangeStatus.INCONCLUSIVE, ChangeCode.NOT_CONFIRMED)
     assert found.change == pytest.approx(really - 1, abs=0.02)
-
-
-def test_no_confirmation_is_asked_for_where_it_is_not_wanted():
-    assert decide(*slowed(1.2, 16, 1), confirm=False).status is ChangeStatus.REGRESSED
 
 
 def test_eight_blocks_never_show_a_change_but_can_show_that_there_is_none():
@@ -236,12 +233,9 @@ def test_a_control_tells_where_it_fires_and_by_what():
     assert {(one.place, one.of_mean) for one in both} == {(3, False), (6, True)}
 
 
-def test_no_control_does_not_fire():
+def test_no_control_does_not_fire_and_no_cells_have_no_decisions():
     assert not judge_control(make_blocks(quiet(2), quiet(2, seed=1)), np.full(2, 0.02))[0]
     assert not judge_control(make_blocks(quiet(0), quiet(0)), np.empty(0))[0]
-
-
-def test_no_cells_have_no_decisions():
     assert decide_interleaved(make_blocks(quiet(0), quiet(0)), np.empty(0)) == []
     assert decide_stored(quiet(0), quiet(0), np.empty(0), []) == []
 

@@ -204,6 +204,8 @@ def test_an_error_below_that_of_rounding_counts_relative_to_it():
     assert found.change == pytest.approx(0.049)
     assert found.status is ChangeStatus.UNCHANGED
     assert found.facts == {"of_rounding": 1.0}
+    nothing = of_commits("output_rel_l2", {"output_rel_l2": 0.0}, {"output_rel_l2": 0.0}, output_floor_rel_l2=0.0)
+    assert (nothing.status, nothing.change, nothing.facts) == (ChangeStatus.UNCHANGED, 0.0, {"equal": 1.0})
 
 
 def test_an_error_that_is_undefined_because_something_is_not_finite_names_its_side():

@@ -10,13 +10,17 @@ from ampbench.cli.main import main
 from ampbench.errors import StoreError, UnknownNameError, UsageError
 from ampbench.judge.frame import load
 from ampbench.records.kinds import CASTS, RULES
-from ampbench.records.measured import Skip
+from ampbench.records.measured import Failure, Skip
+from ampbench.records.run import SPREAD, Fleet
 from ampbench.store import (
     check_results,
+    find_fleet,
     find_run,
+    find_runs,
     list_runs,
     measured_files,
     measures,
+    read_found,
     read_run,
     run_files,
     run_id,
@@ -185,3 +189,26 @@ def test_a_folder_that_cannot_be_read_is_said_and_not_taken_for_an_empty_one(res
         with pytest.raises(StoreError, match=f"cannot read {denied}: Permission denied"):
             list_runs(results)
         assert check_results(results) == [(denied, f"cannot read {denied}: Permission denied")]
+    plain = results / "other" / "runs"
+    plain.parent.mkdir()
+    plain.touch()
+    with pytest.raises(StoreError, match=f"cannot read {plain}: it is no folder"):
+        list_runs(plain.parent)
+    assert check_results(plain.parent) == [(plain, f"cannot read {plain}: it is no folder")]
+
+
+def test_lanes_that_share_the_cases_of_a_fleet_are_found_and_read_as_one_run(results):
+    cases = [make_case(batch_size=size) for size in (1, 2)]
+    causes = zip(cases, ("crash", "killed"), strict=True)
+    failures = [Failure(case_id=case.case_id, stage="round", cause=cause, message="") for case, cause in causes]
+    for lane, entries in (("a", failures), ("b", [make_round(case) for case in cases])):
+        fleet = Fleet(id="f1ee70", lane=lane, on=SPREAD)
+        write_run(results, cases, *entries, COMPLETE, run=f"20260201T090000Z-{lane}-f1ee70", fleet=fleet)
+    lanes = list_runs(results)[-2:]
+    assert find_runs("f1ee70", results) == find_runs("latest", results) == find_fleet(lanes[0].stem, results) == lanes
+    assert find_runs(lanes[0].stem, results) == lanes[:1]
+    with pytest.raises(UsageError, match=f"run {THIRD} is no fleet's"):
+        find_fleet(THIRD, results)
+    together = read_found("f1ee70", results)
+    assert (together.header.fleet.lane, len(together.rounds)) == ("a + b", 2)
+    assert [*together.failures.values()] == failures[:1], "a measured case outdoes a killed worker"

@@ -52,16 +52,16 @@ def without(stored: StoredRun, **changes: object) -> StoredRun:
 
 
 def test_the_run_has_every_case_in_the_plans_order_and_every_number_as_it_was(tmp_path: Path) -> None:
-    parts = shards(tmp_path)
+    parts = [measured(tmp_path, 1), measured(tmp_path, 2), measured(tmp_path, 3, host="other", label="last")]
     run = merged([parts[2], parts[0], parts[1]], ["ampbench", "merge"])
     assert [case.workload for case in run.cases.values()] == list(NAMES)
     for one in parts:
         for case_id in one.cases:
             assert run.memory[case_id] == one.memory[case_id]
             assert run.divergence[case_id] == one.divergence[case_id]
-    assert len(run.rounds) == 10
+    assert [measured.server for measured in run.rounds] == [0, 1, 0, 1, 2, 3, 2, 3, 4, 5]  # no two shards share one
     assert run.header.merged == [one.header.run for one in parts]
-    assert run.header.shard is None
+    assert (run.header.shard, run.header.environment.host, run.header.label) == (None, "2 hosts", "")
     assert run.header.started_at == parts[0].header.started_at
     assert run.complete
 

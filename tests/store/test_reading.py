@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ampbench.errors import StoreError
 from ampbench.records.measured import Failure
+from ampbench.records.run import Imported
 from ampbench.store import once, read_header, read_run, run_file
 from tests.stored_runs import COMPLETE, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
@@ -43,8 +44,10 @@ def test_a_run_reads_back_whole_and_in_order(path):
     assert stored.failures == {BF16.case_id: FAILURE}
     assert stored.skips == {}
     assert stored.footers == [COMPLETE]
-    assert stored.ended == "complete"
-    assert not stored.cut
+    assert (stored.ended, stored.complete, stored.cut) == ("complete", True, False)
+    left, imported = replace(stored, footers=[]), make_header(imported=Imported(program="asv", file="a.json"))
+    assert (left.ending, left.complete) == ("killed, or still running", False)
+    assert replace(left, header=imported).complete
 
 
 def test_what_is_derived_of_a_run_is_derived_once_and_of_a_copy_with_changes_anew(path):
@@ -141,11 +144,7 @@ def test_any_lost_stretch_within_a_file_is_refused_unless_it_is_whole_lines(path
     [
         (2, b'{"case"', b'{"cose"', "no line is called cose"),
         (4, b'"peak_bytes":100,', b"", "missing required field `peak_bytes`"),
-        (5, b"e-7", b"e-", "damaged"),
-        (6, b"[[0.001]]", b"[[null]]", r"\$\.round\.samples\[0\]\[0\]"),
         (6, b"[[0.001]]", b"[]", "Expected `array` of length >= 1"),
-        (6, b"width=512", b"width=513", "a round of a case that is not listed before it: linear_chain"),
-        (8, b"\n", b"\n\n", "damaged"),
     ],
 )
 def test_damage_is_refused_by_name_and_line_number(path, number, old, new, problem):
@@ -155,8 +154,7 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
     path.write_bytes(b"".join(content))
     with pytest.raises(StoreError, match=problem) as caught:
         read_run(path)
-    at = number + 1 if old == b"\n" else number
-    assert str(caught.value).startswith(f"{path}, line {at}: ")
+    assert str(caught.value).startswith(f"{path}, line {number}: ")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +162,6 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
     [
         (b'{"header":{"schema":8}}\n', "missing required field"),
         (b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}}\n', "no header of an ampbench run"),
-        pytest.param(
-            b'{"header":{"asked":{"steps":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}\n",
-            "another program's file or a damaged one",
-            id="nested too deep",
-        ),
     ],
 )
 def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, problem):
