@@ -18,7 +18,7 @@ from ampbench.judge.verdict import crossings, takes_of, verdicts_of
 from ampbench.records.changes import VERDICT_COLUMNS, Verdict
 from ampbench.records.run import LATEST
 from ampbench.show import results, studies
-from ampbench.show.charts import Drawing, colour_variables, speed_layers, speed_points
+from ampbench.show.charts import colour_variables, speed_layers, speed_points
 from ampbench.show.document import Document, Section, finite
 from ampbench.show.networks import networks_of
 from ampbench.show.rows import Group, Row, Take, described, group_of, grouped, precision_label, with_verdicts
@@ -59,14 +59,7 @@ def _plain(statement: Statement) -> dict[str, Any]:
     return {**asdict(statement), "facts": dict(statement.facts)}
 
 
-def drawn_alone(drawing: Drawing[Any], subject: Subject[Any]) -> Plot:
-    """Return the chart of one subject of a study."""
-    rows = drawing.rows(subject)
-    sized = {"data": {"values": rows}, "width": 420, "height": 220}
-    return _plot(sized | dict(drawing.spec(rows)), drawing.title.lower())
-
-
-def _plot(spec: Mapping[str, Any], title: str) -> Plot:
+def plotted(spec: Mapping[str, Any], title: str) -> Plot:
     """Return a chart in the colours of a page, without CSS variables, which a notebook lacks."""
     sheet = colour_variables() + (files("ampbench.report") / "assets" / "report.css").read_text()
     colours = dict(reversed(re.findall(r"(--[\w-]+): (#\w+);", sheet)))  # the first ones are a light page's
@@ -222,7 +215,7 @@ class Result(Shown):
             "facet": {"row": {"field": "table", "title": None, "header": header}},
             "spec": {"width": 420, "height": 220, "layer": layers},
         }
-        return _plot(spec, "speed against error")
+        return plotted(spec, "speed against error")
 
     @cached_property
     def _trainings(self) -> list[StoredRun]:

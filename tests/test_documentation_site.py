@@ -20,7 +20,7 @@ FILLED = {"columns": COLUMNS, "workloads": WORKLOADS, "commands": main.verbs()}
 
 def test_every_page_is_in_the_menu_once() -> None:
     menu = re.findall(r"[\w/-]+\.md", (DOCS.parent / "mkdocs.yml").read_text())
-    assert sorted(menu) == [str(path.relative_to(DOCS)) for path in PAGES]
+    assert sorted(menu) == [str(path.relative_to(DOCS)) for path in PAGES], "mkdocs.yml has the menu"
 
 
 def test_everything_generated_has_its_place_on_one_page() -> None:

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import ampbench
 from ampbench import errors
+from ampbench.records.kinds import KINDS
 
 
 def test_the_public_names_are_these():
@@ -44,8 +45,11 @@ def test_every_public_name_is_there_and_listed_and_no_submodule_takes_its_place(
         assert value is not None
         assert getattr(ampbench, name) is value
         assert not name.islower() or (find_spec(f"ampbench.{name}") is None) != isinstance(value, ModuleType)
-    for module in (ampbench.explain, ampbench.study):
-        assert all(callable(getattr(module, name)) for name in module.__all__)
+    for group, others in {"explain": set(), "study": {"check"}}.items():
+        module, kinds = getattr(ampbench, group), {row.name for row in KINDS.values() if row.group == group}
+        named = {name.replace("-", "_") for name in kinds | others}
+        assert set(module.__all__) == named, f"ampbench/{group}.py has a function for each row of records/kinds.py"
+        assert all(callable(getattr(module, name)) for name in named)
     assert dir(ampbench) == sorted(ampbench.__all__)
 
 

@@ -125,7 +125,12 @@ def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> P
     name of several runs, and the errors of `check_runs`.
     """
     if is_path(name) or (name and Path(name, "runs").is_dir()):
-        return _file_at(name)
+        path = Path(name)
+        if path.is_dir():
+            raise UsageError(f"{name} is a folder, not a run: name one of its runs and say --results {name}")
+        if not path.is_file():
+            raise UsageError(f"there is no run file {name}")
+        return path
     check_runs(results)
     paths = {run_id(path): path for path in list_runs(results)}
     if name == LATEST:
@@ -142,16 +147,6 @@ def find_run(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> P
         some = ", ".join(matching[-5:])
         raise UsageError(f"{len(matching)} runs begin or end with {name!r}: say more of one, such as {some}")
     return paths[matching[0]]
-
-
-def _file_at(name: str) -> Path:
-    """Return the path `name`; `UsageError` if no file is there."""
-    path = Path(name)
-    if path.is_dir():
-        raise UsageError(f"{name} is a folder, not a run: name one of its runs and say --results {name}")
-    if not path.is_file():
-        raise UsageError(f"there is no run file {name}")
-    return path
 
 
 def find_runs(name: str, results: Path | str, doubt: Doubt = lambda _: None) -> list[Path]:
@@ -314,8 +309,17 @@ def merged(shards: Sequence[StoredRun], command: list[str]) -> StoredRun:
         if run.cut or run.ended != "complete":
             raise UsageError(f"{_named(run)} broke off: ampbench run --resume {run.path} measures the rest")
     first, *others = members = sorted(shards, key=lambda run: _shard(run).number)
+    ours = _common(first.header)
     for run in others:
-        if why := _difference(first.header, run.header):
+        theirs = _common(run.header)
+        why = few(
+            f"{name} {known or 'none'}, there {theirs[name] or 'none'}"
+            if isinstance(known, str | int | None)
+            else f"they differ in the {name}"
+            for name, known in ours.items()
+            if known != theirs[name]
+        )
+        if why:
             raise UsageError(f"{_named(run)} does not belong to {_named(first)}: {why}")
     _require_whole(members)
     return _together(members, command)
@@ -349,20 +353,8 @@ def _require_whole(members: Sequence[StoredRun]) -> None:
                     )
 
 
-def _difference(ours: Header, theirs: Header) -> str:
-    """Return the differences of two shards of one run apart from the machine's name; "" without any."""
-    first, second = _common(ours), _common(theirs)
-    return few(
-        f"{name} {first[name] or 'none'}, there {second[name] or 'none'}"
-        if isinstance(first[name], str | int | None)
-        else f"they differ in the {name}"
-        for name in first
-        if first[name] != second[name]
-    )
-
-
 def _common(header: Header) -> dict[str, Any]:
-    """Return the common properties of shards of one run, by their names in a sentence."""
+    """Return the common properties of shards of one run by their names in a sentence; hosts may differ."""
     shard, environment = header.shard, msgspec.to_builtins(of_kind(header.environment))
     assert shard is not None
     return {

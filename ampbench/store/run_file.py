@@ -41,6 +41,8 @@ _LAST = {
     "skip": "skips",
 }  # fmt: skip
 """Lines whose last one of each case counts, and their fields of `StoredRun`."""
+_GZIP = b"\x1f\x8b"
+"""The beginning of a compressed file."""
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 R = TypeVar("R")
@@ -65,15 +67,9 @@ def line_of(record: type) -> str:
 
 
 @functools.cache
-def record_of(line: str) -> type:
-    """Return the type of record of a kind of line, importing its module."""
-    record: type = CORE[line] if line in CORE else named(LINES[line].record)
-    return record
-
-
-@functools.cache
 def _decoder(line: str) -> Callable[[bytes], Any]:
-    strict = msgspec.defstruct(line, [(line, record_of(line))], gc=False, forbid_unknown_fields=True)
+    record = CORE[line] if line in CORE else named(LINES[line].record)
+    strict = msgspec.defstruct(line, [(line, record)], gc=False, forbid_unknown_fields=True)
     return msgspec.json.Decoder(strict).decode
 
 
@@ -350,7 +346,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
         if path.name.endswith((SUFFIX, COMPRESSED)) and path.exists() and not path.is_file():
             raise StoreError(f"cannot read {path}: it is no file")
         with path.open("rb") as file:
-            source = gzip.open(file) if _is_compressed(file.peek(2)) else file  # noqa: SIM115 - closed with `file`
+            source = gzip.open(file) if file.peek(2).startswith(_GZIP) else file  # noqa: SIM115 - closed with `file`
             while line := source.readline(_LONGEST_LINE):
                 number += 1
                 if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
@@ -361,10 +357,6 @@ def _read_lines(path: Path) -> Iterator[bytes]:
         raise StoreError(f"{path}, line {number + 1}: damaged: {error}") from None
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _is_compressed(beginning: bytes) -> bool:
-    return beginning.startswith(b"\x1f\x8b")
 
 
 def _header(path: Path, line: bytes) -> Header:
@@ -463,7 +455,7 @@ class RunWriter:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
             _lock(path, descriptor)
-            if _is_compressed(os.pread(descriptor, 2, 0)):
+            if os.pread(descriptor, 2, 0) == _GZIP:
                 raise StoreError(f"cannot resume {path}: it is compressed; gunzip it first")
             stored, size = _read(path)
             os.ftruncate(descriptor, size)

@@ -2,13 +2,14 @@
 
 import functools
 import math
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from msgspec import structs
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ampbench.core.precisions import FORMATS
 from ampbench.core.statement import Statement
@@ -17,7 +18,7 @@ from ampbench.records.kinds import WATCH
 from ampbench.records.measured import Recipe
 from ampbench.records.ranges import GRADIENT, WEIGHT
 from ampbench.records.run import Footer, Selection, Settings
-from ampbench.result import Findings, Plot, drawn_alone
+from ampbench.result import Findings, Plot, plotted
 from ampbench.show.document import Document
 from ampbench.show.studies import Subject
 from ampbench.show.terminal import Printed
@@ -28,7 +29,6 @@ from ampbench.trace.modules import ModuleRun, is_compiled, watch_runs
 from ampbench.trace.nonfinite import program_lines
 from ampbench.trace.ranges import Ranges
 from ampbench.watching.culprit import Culprit
-from ampbench.watching.events import around, on_step
 from ampbench.watching.updates import Updates
 from ampbench.worker.network import recipe_of, running_statistics, stops_away
 
@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Method = TypeVar("Method", bound=Callable[..., None])
+Listener = Callable[..., None]
+"""Called with the arguments of a method."""
 LOGS = "add_scalar", "log_metric", "log", "log_metrics"
 """Methods of loggers: the first two take a name, a value and a step, the others a mapping and a step."""
+WRAPPERS = "OptimizedModule", "DistributedDataParallel", "DataParallel"
+"""Modules around a network, for several devices or by torch.compile."""
 MOST_UNREAD = 1000
 """Losses that are left on a device: their memory is bounded, for any number of steps between looks."""
 SKIPS_IN_A_ROW = 8
@@ -82,7 +86,9 @@ class Watch(Printed):
             raise UsageError(f"watch(model, optimizer): model is {type(model).__name__}, no torch.nn.Module")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise UsageError(f"every={every!r}: a number of steps, 1 or more")
-        self._model, self._network = model, _network_of(model)
+        self._model = self._network = model
+        while type(self._network).__name__ in WRAPPERS:
+            self._network = next(self._network.children())
         given = [] if optimizer is None else [*optimizer] if isinstance(optimizer, list | tuple) else [optimizer]
         self._optimizers = [_of_torch(member) for member in given]
         self._scaler: Any = scaler if scaler is not None and scaler.is_enabled() else None
@@ -120,10 +126,11 @@ class Watch(Printed):
         if getattr(self._model, "_compiled_call_impl", None) is None:
             begins = self._model.register_forward_pre_hook(self.begins, with_kwargs=True)
             self._hooks.callback(begins.remove)
-        self._hooks.enter_context(around(torch.Tensor, "backward", self._differentiates, self._differentiated))
-        self._hooks.enter_context(on_step(self._before_step, self._after_step))
+        self._hooks.enter_context(_around(torch.Tensor, "backward", self._differentiates, self._differentiated))
+        self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
         if self._scaler is not None:
-            self._hooks.enter_context(around(self._scaler, "step", self._before_scaled_step, self._after_scaled_step))
+            self._hooks.enter_context(_around(self._scaler, "step", self._before_scaled_step, self._after_scaled_step))
         self._open()
         return self
 
@@ -414,7 +421,10 @@ class Watch(Printed):
 
     def plot(self) -> Plot:
         """Return a chart of the share of each update that arrives, which a notebook shows."""
-        return drawn_alone(study.STUDY.charts[0], Subject(self.record.name, self.record))
+        drawing, record = study.STUDY.charts[0], self.record
+        rows = drawing.rows(Subject(record.name, record))
+        sized = {"data": {"values": rows}, "width": 420, "height": 220}
+        return plotted(sized | dict(drawing.spec(rows)), drawing.title.lower())
 
     def save(self, folder: Path | str) -> Path:
         """Write the watch as a run into a results folder, for `ampbench show` and `report`; return its file.
@@ -447,14 +457,48 @@ class _Values(Ranges):
             self._fails(error)
 
 
-def _network_of(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the network within wrappers for several devices or by torch.compile."""
-    while type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
-        model = next(model.children())
-    return model
-
-
 def _of_torch(optimizer: Any) -> Any:
     """Return the optimizer of torch within wrappers, as Accelerate's and Lightning's are."""
     inner = getattr(optimizer, "optimizer", None)
     return _of_torch(inner) if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer else optimizer
+
+
+@contextmanager
+def _around(owner: Any, name: str, before: Listener, after: Listener) -> Iterator[None]:
+    """Call functions before each call of a method of `owner`, a class or an object, in this block and after it returns.
+
+    The method is replaced for as long as anybody listens: torch has no hook on these.
+    """
+    own = vars(owner).get(name)
+    listeners: list[tuple[Listener, Listener]] | None = getattr(own, "listeners", None)
+    own = getattr(own, "own", own)
+    if listeners is None:
+        listeners = []
+        setattr(owner, name, _heard(getattr(owner, name), listeners, own))
+    listeners.append((before, after))
+    try:
+        yield
+    finally:
+        listeners.remove((before, after))
+        method = vars(owner).get(name)
+        if not listeners and getattr(method, "listeners", None) is listeners:  # nobody replaced it since
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+
+def _heard(method: Callable[..., Any], listeners: list[tuple[Listener, Listener]], own: Any) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return method(*args, **kwargs)
+        for before, _ in listeners:
+            before(*args, **kwargs)
+        returned = method(*args, **kwargs)
+        for _, after in listeners:
+            after(*args, **kwargs)
+        return returned
+
+    heard.listeners, heard.own = listeners, own  # type: ignore[attr-defined]
+    return heard

@@ -33,7 +33,6 @@ from ampbench.records.measured import (
 )
 from ampbench.worker.data import Larger, inputs_digest, is_wrapper, named_tensors, pairs_of, tensors_of, weights_digest
 from ampbench.worker.distances import (
-    COUNTS,
     Decisions,
     Distance,
     LossTargets,
@@ -688,7 +687,7 @@ def _with_outputs(
         for chance, distance, fp32_distance in zip(held.chances, by_output, fp32[1:] or by_output, strict=False)
     ]
     output = OutputDivergence(
-        **{name: getattr(outputs, name) for name in (*COUNTS, "rel_l2", "max_abs", "cosine", "undefined")},
+        **{name: getattr(outputs, name) for name in OutputDivergence.__struct_fields__ if hasattr(outputs, name)},
         fp32_nonfinite=fp32[0].nonfinite if fp32 else None,
         floor_rel_l2=compared.floors(rounding)[0].rel_l2,
         fp32_rel_l2=fp32[0].rel_l2 if fp32 else None,

@@ -16,7 +16,7 @@ import pytest
 import ampbench
 from ampbench import ab as session
 from ampbench.cli.main import VERBS, main
-from ampbench.records.kinds import KINDS, WATCH, verb_of
+from ampbench.records.kinds import KINDS, NONFINITE, WATCH, verb_of
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "net" / "runs"
@@ -28,10 +28,12 @@ SCREENS = {
     "gate": "gate plain later",
 }
 """What each verb ends with, as stored runs have it."""
-STUDIES = (
-    "casts", "ceilings", "check", "convergence", "headroom", "input-storage", "keep-fp32", "origin", "rules", "scaler",
-    "scope",
-)  # fmt: skip
+STUDIES = {
+    file.stem: kind
+    for file in sorted(RUNS.glob("*.jsonl"))
+    if (kind := json.loads(file.read_text(encoding="utf-8").partition("\n")[0])["header"].get("explains"))
+}
+"""The stored runs of studies, with their kinds."""
 LONGEST = 40
 """The most lines of a screen."""
 _LONG = re.compile(r"(?<![\w.])\d+\.\d{9,}(?:e[+-]\d+)?(?!\w)")
@@ -70,7 +72,7 @@ def compare_with_kept(name: str, text: str) -> None:
     kept = HERE / f"{name}.txt"
     if os.environ.get("RENEW"):
         kept.write_text(text, encoding="utf-8")
-    assert text == kept.read_text(encoding="utf-8")
+    assert text == kept.read_text(encoding="utf-8"), "if that is meant: RENEW=1 pytest tests/snapshots"
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -95,6 +97,11 @@ NARROW = (
     "list checks",
 )
 """Screens of stored runs that must fit a terminal."""
+
+
+def test_every_study_has_a_stored_run() -> None:
+    lacking = KINDS.keys() - {*STUDIES.values(), WATCH, NONFINITE}
+    assert not lacking, f"add a small run of {', '.join(lacking)} to tests/net/runs, then python -m tests.net.make"
 
 
 @pytest.mark.parametrize("columns", [80, 100])

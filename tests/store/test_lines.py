@@ -33,7 +33,7 @@ PRIMITIVES = {
     Any: st.none() | st.integers(-(2**53), 2**53) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
 }
 
-RECORDS = [run_file.record_of(line) for line in (*CORE, *LINES)]
+RECORDS = [*CORE.values(), *(named(lines.record) for lines in LINES.values())]
 CHECKED = dict.fromkeys(("started_at", "committed_at", "finished_at"), st.datetimes().map(str))
 CHECKED["metric"] = st.sampled_from(sorted(METRICS))
 """Values of fields that a record checks itself."""

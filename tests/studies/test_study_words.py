@@ -25,7 +25,7 @@ CODES = {
 
 
 def test_codes_and_words_are_the_same() -> None:
-    assert set(TEMPLATES) == CODES
+    assert set(TEMPLATES) == CODES, "TEMPLATES of show/studies.py has a line for each code, and no other"
 
 
 def test_a_page_has_the_cases_with_problems_first() -> None:

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,33 +30,6 @@ def test_every_preset_satisfies_its_own_limits_and_multiples():
     for spec in WORKLOADS.values():
         for preset in index.PRESETS:
             assert resolve_parameters(spec, preset, spec.preset(preset)) == dict(spec.preset(preset))
-
-
-def test_what_imports_torch_here_is_out_of_bounds_for_the_torch_free_side():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    forbidden = project["tool"]["importlinter"]["contracts"][0]["forbidden_modules"]
-    here = {f"ampbench.workloads.{path.stem}" for path in (ROOT / "ampbench/workloads").glob("*.py")}
-    torch_side = here - {"ampbench.workloads.__init__", "ampbench.workloads.index"}
-    assert torch_side == {name for name in forbidden if name.startswith("ampbench.workloads.")}
-    assert torch_side >= {f"ampbench.workloads.{family}" for family in index.FAMILIES}
-
-
-def test_every_module_has_its_layer_and_the_torch_free_ones_their_border():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    border, layers, *_ = project["tool"]["importlinter"]["contracts"]
-    layered = {name for layer in layers["layers"] for name in layer.replace(":", "|").replace(" ", "").split("|")}
-    modules = [path for path in (ROOT / "ampbench").iterdir() if path.is_dir() or path.suffix == ".py"]
-    here = {f"ampbench.{path.stem}" for path in modules if not path.name.startswith(("_", "."))}
-    torch_side = {f"ampbench.{name}" for name in ("cells", "worker", "trace", "live", "explain", "study", "watching")}
-    assert here - layered - torch_side == {"ampbench.workloads"}
-    assert here - torch_side - {"ampbench.pytest_plugin", "ampbench.asv_suite"} - set(border["source_modules"]) == {
-        "ampbench.workloads",
-        "ampbench.studies",  # whose modules are named one by one
-    }
-    measuring = {path for path in (ROOT / "ampbench/studies").glob("*.py") if path.name != "__init__.py"}
-    named = [one.replace("ampbench.", "").replace(".", "/") + ".py" for one in border["source_modules"]]
-    free = {path for one in named for path in (ROOT / "ampbench").glob(one)}
-    assert {path.stem.rpartition("_")[2] for path in measuring - free} == {"measure"}
 
 
 def test_an_unknown_parameter_is_answered_with_the_nearest_names():
