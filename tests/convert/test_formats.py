@@ -100,5 +100,5 @@ def test_the_help_and_the_page_name_each_format(
     helped = " ".join(capsys.readouterr().out.split())
     page = (Path(__file__).parents[2] / "docs" / "convert.md").read_text(encoding="utf-8")
     for name in FORMATS:
-        assert f"{name}, " in helped or f"{name} or " in helped
-        assert f"\n| `{name}` |" in page
+        assert f"{name}, " in helped or f"{name} or " in helped, "name it in the help of --to, cli/convert.py"
+        assert f"\n| `{name}` |" in page, "add a row to docs/convert.md"

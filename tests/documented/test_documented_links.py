@@ -67,7 +67,7 @@ def test_every_page_is_reached_from_the_readme_by_links() -> None:
         if page not in reached:
             reached.add(page)
             following += [path for path, _ in relative(page)] if page.endswith(".md") else []
-    assert set(PAGES) <= reached
+    assert set(PAGES) <= reached, "link the new page from docs/README.md or from a page that is linked"
 
 
 @pytest.mark.parametrize("page", PAGES)
