@@ -1,6 +1,5 @@
 import pytest
 
-from ampbench import errors
 from ampbench.errors import UnknownNameError
 
 
@@ -30,8 +29,3 @@ def test_of_many_names_some_are_said_or_the_command_that_lists_them():
     assert said.endswith(f"known: {', '.join(known[:20])} and 1,000 more")
     listed = UnknownNameError("network of timm", "wxyz", known, instead="ampbench list workloads timm: lists them")
     assert str(listed) == "unknown network of timm 'wxyz': ampbench list workloads timm: lists them"
-
-
-def test_the_tree_in_the_docstring_names_every_error():
-    classes = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
-    assert all(name in (errors.__doc__ or "") for name in classes)

@@ -56,6 +56,7 @@ def test_every_public_name_is_there_and_listed_and_no_submodule_takes_its_place(
 def test_every_error_is_public():
     classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert classes <= set(ampbench.__all__)
+    assert all(name in str(errors.__doc__) for name in classes)
 
 
 def test_importing_ampbench_imports_neither_torch_nor_pandas():

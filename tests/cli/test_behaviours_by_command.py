@@ -279,3 +279,9 @@ def test_d4_the_documented_spelling_is_not_there_and_default_dtypes_are_told(tel
         ("documented-default-dtype", "cuda"): "differs",
         ("documented-default-dtype", "xpu"): "differs",
     }
+
+
+def test_every_behaviour_has_a_test_here() -> None:
+    last = {"a": 3, "b": 6, "c": 4, "d": 4}
+    tested = [name[5:7] for name in globals() if name[5:7].strip("abcd").isdigit()]
+    assert tested == [f"{area}{number}" for area in last for number in range(1, last[area] + 1)]

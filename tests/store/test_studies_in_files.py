@@ -8,9 +8,7 @@ from ampbench.records.measured import Score
 from ampbench.records.wire import Nothing
 from ampbench.store import gathered, read_run
 from ampbench.studies.ceilings import COPY, Attained, Ceiling, CeilingsAsked
-from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
-from ampbench.studies.scope import FORWARD, ScopeAsked, ScopePass, ScopeRun
-from ampbench.studies.training import CONTROL, Training, TrainingAsked
+from ampbench.studies.training import CONTROL, Training
 from tests.stored_runs import make_case, write_run
 
 CASE = make_case(phase="training")
@@ -24,39 +22,19 @@ TRAINING = Training(
     inputs_digest="i",
     scales=[(0, 65536.0), (1, 32768.0)],
 )
-SCOPES = ScopePass(case_id=CASE.case_id, steps=2, scopes=[ScopeRun(scope=FORWARD, casts=[3, 3])])
-INPUTS = StoredInputs(dtype="fp32", stored_bytes=8, casts=1, cast_bytes=12)
-STORAGE = StoragePass(
-    case_id=CASE.case_id,
-    uses=[InputUse(name="0")],
-    full=INPUTS,
-    low=replace(INPUTS, dtype="bf16"),
-    identical=True,
-    repeatable=True,
-    exact=False,
-)
 CEILING = Ceiling(
     device="cpu", operation=COPY, dtype="bf16", threads=2, attained=[Attained(size="4 MiB", work=8, samples=[1e-3])]
 )
-STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), SCOPES, STORAGE, CEILING)
+STUDIED = (TRAINING, replace(TRAINING, arm=CONTROL), CEILING)
 
 
 @pytest.mark.parametrize(
     ("explains", "said", "asked"),
     [
-        (
-            "training", {"steps": 5, "seeds": 2, "setting": ["init_scale=2"]},
-            TrainingAsked(steps=5, seeds=2, setting=["init_scale=2"]),
-        ),
-        ("scope", {"steps": 5, "seconds": 0.5}, ScopeAsked(steps=5, seconds=0.5)),
-        ("input-storage", {"seconds": 0.5}, StorageAsked(seconds=0.5)),
-        (
-            "ceilings", {"seconds": 0.5, "operation": ["copy"], "dtype": ["bf16"]},
-            CeilingsAsked(seconds=0.5, operation=["copy"], dtype=["bf16"]),
-        ),
+        ("ceilings", {"seconds": 0.5, "dtype": ["bf16"]}, CeilingsAsked(seconds=0.5, dtype=["bf16"])),
         ("rules", {}, Nothing()),
     ],
-)  # fmt: skip
+)
 def test_what_a_study_was_asked_is_read_with_its_own_type(explains, said, asked, tmp_path):
     path = write_run(tmp_path, [CASE], explains=explains, asked=said)
     assert read_run(path).asked == asked
