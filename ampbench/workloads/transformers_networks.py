@@ -1,4 +1,4 @@
-"""Transformers' language networks by name, a model type or an architecture, of its default configuration.
+"""Transformers' networks by name, a model type or an architecture, built from its default configuration.
 
 A type (`bert`) is the architecture of the first task in `_TASKS` that it has; an architecture's name
 (`BertForSequenceClassification`) is itself. Configurations come with the package. Where the default has billions of
@@ -8,27 +8,29 @@ tokens are drawn, so that no tokenizer is needed.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import transformers
 import transformers.modeling_utils  # the first and slowest import of any architecture
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ampbench.errors import first_line
 from ampbench.worker.data import Generator
-from ampbench.workloads.named import Library, Named, Parameters
-from ampbench.workloads.weights import class_loss
+from ampbench.workloads.named import Library, Named, Parameters, classified_images
 
-ENCODER_DECODER, MASKED, CAUSAL, TEXTS = (
-    "encoder-decoder language model", "masked language model", "causal language model", "sequence classification",
+ENCODER_DECODER, MASKED, CAUSAL, IMAGES, TEXTS = (
+    "encoder-decoder language model", "masked language model", "causal language model", "image classification",
+    "sequence classification",
 )  # fmt: skip
 _TASKS: dict[str, Mapping[str, Any]] = {
     ENCODER_DECODER: modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MASKED: modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     CAUSAL: modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    IMAGES: modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     TEXTS: modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 }
 """The tasks in the order in which a type's main architecture is looked for, and its architecture for each."""
@@ -71,6 +73,8 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
 
 
 class _Meant(NamedTuple):
+    """A network that a name stands for."""
+
     type: str
     architecture: str
     task: str
@@ -78,18 +82,24 @@ class _Meant(NamedTuple):
 
 @functools.cache
 def _known() -> Mapping[str, _Meant]:
+    """Return the meaning of each name: first all types, then all architectures."""
     meanings: dict[str, _Meant] = {}
     every = [
         _Meant(type, architecture, task)
         for task, held in _TASKS.items()
-        for type, architectures in held.items()
-        for architecture in (architectures if isinstance(architectures, tuple) else (architectures,))
+        for type, architecture in _types_with_architectures(held)
     ]
     for meant in every:
         meanings.setdefault(meant.type, meant)
     for meant in every:
         meanings.setdefault(meant.architecture, meant)
     return meanings
+
+
+def _types_with_architectures(held: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for type, architectures in held.items():
+        for architecture in architectures if isinstance(architectures, tuple) else (architectures,):
+            yield type, architecture
 
 
 def tasks() -> Mapping[str, str]:
@@ -100,31 +110,42 @@ def tasks() -> Mapping[str, str]:
 def find(name: str, preset: str) -> Named:
     """Return a network by its model type or architecture, of the size that a preset gives it."""
     meant = _known()[name]
-    feed: Callable[[Generator, Parameters], Mapping[str, Any]] = _FEEDS.get(meant.task, _feed_pairs)
+    feed: Callable[[Generator, Parameters], Mapping[str, Any]] = _FEEDS.get(meant.task, _feed_images)
     try:
-        text = CONFIG_MAPPING[meant.type]().get_text_config()
-        defaults = _of_text(text, preset)
+        configuration = CONFIG_MAPPING[meant.type]()
         if meant.task == TEXTS:
-            token = getattr(text, "eos_token_id", None)
-            feed = functools.partial(_feed_texts, token[0] if isinstance(token, list) and token else token)
-            defaults = {"classes": 10, **defaults}
+            feed = functools.partial(_feed_texts, _first(getattr(_text_part(configuration), "eos_token_id", None)))
+        defaults = (
+            _of_images(configuration, preset) if meant.task == IMAGES else _of_text(_text_part(configuration), preset)
+        )
     except Exception as error:  # noqa: BLE001 - composite configurations raise any error
         reason = first_line(error).partition(". ")[0]
         why = f"transformers makes no default configuration of {meant.type} that says its size ({reason})"
         return Named(task=meant.task, defaults={}, make=nn.Module, feed=feed, unavailable=why)
-    return Named(task=meant.task, defaults=defaults, make=functools.partial(_make, meant), feed=feed, images=False)
+    if meant.task in (IMAGES, TEXTS):
+        defaults = {"classes": 10 if preset == "tiny" or meant.task == TEXTS else 1000, **defaults}
+    return Named(
+        task=meant.task,
+        defaults=defaults,
+        make=functools.partial(_make, meant),
+        feed=feed,
+        images=meant.task == IMAGES,
+    )
 
 
 TRANSFORMERS = Library("transformers", tasks, find, quick=False)
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # its messages are about loading weights
 
 
+def _text_part(configuration: Any) -> Any:
+    """Return the part of a configuration that describes the text: itself, but in networks of several kinds."""
+    return configuration.get_text_config()
+
+
 def _of_text(text: Any, preset: str) -> dict[str, int]:
     layers, hidden = int(text.num_hidden_layers), int(text.hidden_size)
     vocabulary = int(text.vocab_size or VOCABULARY["tiny"])  # of proteins, where the tokenizer says it
-    width, heads = min(hidden, WIDEST.get(preset, hidden)), int(getattr(text, "num_attention_heads", None) or 1)
-    head = hidden // heads  # narrower networks have fewer heads, one at least
-    width = hidden if width == hidden or hidden % heads else max(1, width // head) * head
+    width = _narrower(text, min(hidden, WIDEST.get(preset, hidden)))
     vocabulary = min(vocabulary, VOCABULARY.get(preset, vocabulary))
     if preset == "tiny":
         layers = min(layers, 2)
@@ -148,11 +169,47 @@ def _of_text(text: Any, preset: str) -> dict[str, int]:
     }
 
 
+def _narrower(text: Any, hidden: int) -> int:
+    """Return the multiple of a head's width that is at most `hidden`, one at least; the own width where it is kept."""
+    width, heads = int(text.hidden_size), int(getattr(text, "num_attention_heads", None) or 1)
+    if hidden >= width or width % heads:
+        return width
+    return max(1, hidden // (width // heads)) * (width // heads)
+
+
+def _of_images(configuration: Any, preset: str) -> dict[str, int]:
+    held = _vision_part(configuration)
+    layers = getattr(held, "num_hidden_layers", None)
+    deep = {"layers": min(layers, 2) if preset == "tiny" else layers} if isinstance(layers, int) else {}
+    image = _side(getattr(held, "image_size", None)) or 224
+    patch = _side(getattr(held, "patch_size", None))
+    if preset == "tiny":
+        image = min(image, 4 * patch) if patch and type(held).__name__.startswith(("ViT", "DeiT", "Dinov2")) else image
+        image = image if hasattr(held, "image_size") else 64
+    return {**deep, "image": image, "batch_size": 64 if preset == "large" else 1}
+
+
+def _vision_part(configuration: Any) -> Any:
+    """Return the part of a configuration that describes images: itself, but in networks of several kinds."""
+    return getattr(configuration, "vision_config", configuration)
+
+
+def _first(token: Any) -> int | None:
+    first = token[0] if isinstance(token, list) and token else token
+    return first if isinstance(first, int) else None
+
+
+def _side(size: Any) -> int:
+    while isinstance(size, list | tuple) and size:
+        size = size[0]
+    return size if isinstance(size, int) else 0
+
+
 def _make(meant: _Meant, parameters: Parameters) -> nn.Module:
     kind = type(CONFIG_MAPPING[meant.type]())
     defaults = kind()
-    held = defaults.get_text_config()
-    changes = _changes(held, parameters)
+    held = _vision_part(defaults) if meant.task == IMAGES else _text_part(defaults)
+    changes = _changes(held, parameters, images=meant.task == IMAGES)
     architecture = getattr(transformers, meant.architecture)
     if held is not defaults and architecture.config_class is type(held):
         kind = type(held)
@@ -162,7 +219,7 @@ def _make(meant: _Meant, parameters: Parameters) -> nn.Module:
     if "classes" in parameters:
         changes["num_labels"] = parameters["classes"]
     configuration = kind(**changes)
-    for settings in (configuration, configuration.get_text_config()):
+    for settings in (configuration, _text_part(configuration)):
         settings.use_cache = False
         settings._experts_implementation = "eager"  # the product of groups that is the default has no fp64
         if meant.task == TEXTS and getattr(settings, "pad_token_id", None) is None:
@@ -171,7 +228,7 @@ def _make(meant: _Meant, parameters: Parameters) -> nn.Module:
     return module.float()
 
 
-def _changes(configuration: Any, parameters: Parameters) -> dict[str, Any]:
+def _changes(configuration: Any, parameters: Parameters, *, images: bool) -> dict[str, Any]:
     """Return the changes of a default configuration that the parameters need."""
     held = configuration.to_dict()
     changes: dict[str, Any] = {}
@@ -179,8 +236,13 @@ def _changes(configuration: Any, parameters: Parameters) -> dict[str, Any]:
     def change(names: tuple[str, ...], value: Callable[[int], int]) -> None:
         changes.update({name: value(held[name]) for name in names if isinstance(held.get(name), int)})
 
-    if parameters["layers"] != configuration.num_hidden_layers:
+    if "layers" in parameters and parameters["layers"] != configuration.num_hidden_layers:
         change(_LAYERS, lambda _: parameters["layers"])
+    if images:
+        size = held.get("image_size")
+        if size is not None and parameters["image"] != _side(size):
+            changes["image_size"] = parameters["image"] if isinstance(size, int) else [parameters["image"]] * 2
+        return changes
     if parameters["hidden"] != configuration.hidden_size:
         share = parameters["hidden"] / configuration.hidden_size
         name = configuration.attribute_map.get("hidden_size", "hidden_size")
@@ -220,7 +282,7 @@ def _feed_masked(generator: Generator, parameters: Parameters) -> Mapping[str, A
         "inputs": {"input_ids": _tokens(generator, parameters)},
         "targets": _tokens(generator, parameters, "targets"),
     }
-    return fed | {"loss": _logits_loss, "items_per_step": fed["targets"].numel()}  # type: ignore[attr-defined]
+    return fed | {"loss": _token_loss, "items_per_step": fed["targets"].numel()}  # type: ignore[attr-defined]
 
 
 def _feed_pairs(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
@@ -228,20 +290,33 @@ def _feed_pairs(generator: Generator, parameters: Parameters) -> Mapping[str, An
     return fed | {"inputs": fed["inputs"] | {"decoder_input_ids": _tokens(generator, parameters, "decoded")}}
 
 
-def _feed_texts(end: Any, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+def _feed_texts(end: int | None, generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
     targets = generator.integers("targets", (parameters["batch_size"],), parameters["classes"])
     tokens = _tokens(generator, parameters)
-    if isinstance(end, int):  # some networks classify at this token
+    if end is not None:  # some networks classify at this token
         tokens[:, -1] = min(end, parameters["vocabulary"] - 1)
-    return {"inputs": {"input_ids": tokens}, "targets": targets, "loss": _logits_loss, "items_per_step": len(tokens)}
+    return {"inputs": {"input_ids": tokens}, "targets": targets, "loss": _class_loss, "items_per_step": len(tokens)}
 
 
-_FEEDS = {MASKED: _feed_masked, CAUSAL: _feed_causal}
+def _feed_images(generator: Generator, parameters: Parameters) -> Mapping[str, Any]:
+    fed = classified_images(generator, parameters, loss=_class_loss)
+    return fed | {"inputs": {"pixel_values": fed["inputs"]}}
+
+
+_FEEDS = {
+    ENCODER_DECODER: _feed_pairs,
+    MASKED: _feed_masked,
+    CAUSAL: _feed_causal,
+}
 
 
 def _next_token_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-    return class_loss(output["logits"][:, :-1], targets[:, 1:])
+    return F.cross_entropy(output["logits"][:, :-1].flatten(0, 1), targets[:, 1:].flatten())
 
 
-def _logits_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-    return class_loss(output["logits"], targets)
+def _token_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    return F.cross_entropy(output["logits"].flatten(0, 1), targets.flatten())
+
+
+def _class_loss(output: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    return F.cross_entropy(output["logits"], targets)

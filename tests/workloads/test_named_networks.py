@@ -153,10 +153,17 @@ def test_the_network_is_the_librarys_and_its_error_that_of_an_independent_comput
     assert float((scores(built("torchvision:shufflenet_v2_x0_5"), torch.float32) - expected).norm()) < 1e-5 * norm
 
 
-def test_a_network_that_segments_trains_by_its_own_loss() -> None:
+def test_the_first_dense_prediction_and_detection_train_by_their_own_losses() -> None:
     workload = built("torchvision:lraspp_mobilenet_v3_large", batch_size=2)
     assert workload.targets.shape == (2, 64, 64)
     assert workload.loss(workload.module.train()(workload.inputs), workload.targets).item() > 0
+    detector = built("torchvision:ssdlite320_mobilenet_v3_large")
+    losses = detector.module.train()(*detector.inputs)
+    assert detector.loss(losses).item() == pytest.approx(sum(loss.item() for loss in losses.values()), rel=1e-6)
+    found = detector.module.eval()(*detector.inputs)
+    assert [*found[0]] == ["boxes", "scores", "labels"]
+    assert len(found[0]["scores"])
+    assert [*detector.outputs(found)[0]] == ["scores"]
 
 
 def test_a_timm_classifier_is_measured_at_the_size_asked_for_and_a_network_without_head_gives_features() -> None:
@@ -179,6 +186,7 @@ def test_a_timm_classifier_is_measured_at_the_size_asked_for_and_a_network_witho
         ("gpt2", "causal language model", (1, 16, 512)),
         ("t5", "encoder-decoder language model", (1, 16, 512)),
         ("GPT2ForSequenceClassification", "sequence classification", (1, 10)),
+        ("ViTForImageClassification", "image classification", (1, 10)),
     ],
 )
 def test_a_type_or_an_architecture_of_transformers_has_the_loss_of_its_task(
@@ -202,7 +210,7 @@ def test_nothing_is_fetched_nor_left_in_the_environment(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket.socket, "connect", lambda *given: pytest.fail("a network call"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: pytest.fail("a name looked up"))
-    built("torchvision:lraspp_mobilenet_v3_large")
+    built("torchvision:fasterrcnn_mobilenet_v3_large_320_fpn")
     for name in ("timm:resnet10t", "transformers:bert"):
         if find_spec(name.partition(":")[0]):
             built(name)
