@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ampbench.trace.keep_fp32 import keep_fp32, release_fp32
     from ampbench.trace.ledger import trace_casts
     from ampbench.trace.nonfinite import find_nonfinite
-    from ampbench.watching.loop import watch
+    from ampbench.watching import watch
     from ampbench.workload import Workload
 
 __version__ = "1.0.0rc1"
@@ -78,7 +78,7 @@ _LAZY = {
     "Result": "ampbench.result",
     "release_fp32": "ampbench.trace.keep_fp32",
     "trace_casts": "ampbench.trace.ledger",
-    "watch": "ampbench.watching.loop",
+    "watch": "ampbench.watching",
     "watch_errors": "ampbench.trace.errors",
     "Workload": "ampbench.workload",
 }

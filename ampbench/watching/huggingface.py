@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ampbench.watching.loop import Watch
+from ampbench.watching import Watch
 
 
 class WatchCallback(TrainerCallback):

@@ -7,7 +7,7 @@ try:
 except ImportError:
     from pytorch_lightning import Callback
 
-from ampbench.watching.loop import Watch
+from ampbench.watching import Watch
 
 
 class WatchCallback(Callback):

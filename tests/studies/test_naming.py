@@ -32,7 +32,7 @@ NAMING = {
     "cli/run.py": "ceilings that are known are copied into a run that measures",
     "cli/doctor.py": "what ceilings showed stands for what a CPU's flags suggest, and says what products run through",
     "cli/studies.py": "a line points to the check that looks for what befell a case",
-    "watching/loop.py": "a watch makes runs of its kind, in no worker",
+    "watching/__init__.py": "a watch makes runs of its kind, in no worker",
     "watching/updates.py": "a watch makes the records of its runs",
     "result.py": "a line points to the check that looks for what befell a case",
 }

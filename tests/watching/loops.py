@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import ampbench
-from ampbench.watching.loop import Watch
+from ampbench.watching import Watch
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import ampbench
 from ampbench.errors import UsageError
 from ampbench.studies.watch import Watching
-from ampbench.watching.loop import Watch
+from ampbench.watching import Watch
 from tests.watching.loops import Net, data, same_bits, sgd, take_step, trained
 
 
@@ -165,7 +165,7 @@ def test_two_watches_at_once(crossed: bool) -> None:
 
 def test_an_error_of_the_watch_ends_the_looks_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _ = trained("fp32", 30, watched=False)
-    for place in ("updates.Updates.before", "updates.Updates.after", "loop.Ranges.gradient", "loop.Ranges.after"):
+    for place in ("updates.Updates.before", "updates.Updates.after", "Ranges.gradient", "Ranges.after"):
         with monkeypatch.context() as patch:
             patch.setattr(f"ampbench.watching.{place}", lambda *_: 1 / 0)
             seen, watch = trained("fp32", 30, watched=True)

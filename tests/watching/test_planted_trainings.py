@@ -12,7 +12,7 @@ import ampbench
 from ampbench.core.statement import Arithmetic, Severity, Statement
 from ampbench.records.ranges import IN_LOSS
 from ampbench.studies.watch import ARITHMETIC, GRADIENTS, LOSS, STORAGE, WEIGHTS, Watching
-from ampbench.watching.loop import Watch
+from ampbench.watching import Watch
 from tests.watching.loops import Net, data, sgd, take_step, trained
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -78,7 +78,7 @@ def test_a_planted_overflow_is_found_at_once_with_its_line(steps: int) -> None:
 
 
 def test_a_loss_that_broke_on_a_device_is_found_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampbench.watching.loop.Watch._waits", lambda *_: True)
+    monkeypatch.setattr("ampbench.watching.Watch._waits", lambda *_: True)
     watch = looped(Overflowing(3), F.cross_entropy, 10, scaler=torch.amp.GradScaler("cpu"))
     assert problems(watch)[Watching.BROKEN].facts == {"what": LOSS, "step": 4}
     assert watch.record.first is not None

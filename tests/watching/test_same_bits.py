@@ -92,7 +92,7 @@ READS = "item", "cpu", "tolist", "numpy", "__float__", "__bool__", "__int__", "t
 @pytest.mark.parametrize("fused", [None, False, True])
 def test_nothing_waits_for_the_device_between_looks(monkeypatch: pytest.MonkeyPatch, fused: bool | None) -> None:
     """On the CPU a read never waits; so reads are counted, as if each tensor were on a device that waits."""
-    monkeypatch.setattr("ampbench.watching.loop.Watch._waits", lambda *_: True)
+    monkeypatch.setattr("ampbench.watching.Watch._waits", lambda *_: True)
     reads: list[None] = []
     for name in READS:
         original = getattr(torch.Tensor, name)

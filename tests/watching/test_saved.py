@@ -9,7 +9,7 @@ import pytest
 import ampbench
 from ampbench.report.material import material_of
 from ampbench.studies.watch import Watched
-from ampbench.watching.loop import Watch
+from ampbench.watching import Watch
 from tests.report.materials import part_of
 from tests.watching.loops import trained
 
