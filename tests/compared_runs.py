@@ -18,7 +18,6 @@ BF16 = make_case("bf16_autocast")
 
 
 def noisy(seconds: float, count: int = 16, spread: float = 0.002, seed: int = 0) -> list[float]:
-    """Return block values around `seconds`."""
     return [float(value) for value in seconds * np.exp(np.random.default_rng(seed).normal(0, spread, count))]
 
 
@@ -48,22 +47,14 @@ def make_run(
         "repeatable": True,
     } | divergence
     return StoredRun(
-        path=Path("runs/run.jsonl"),
-        header=header or make_header(),
-        cases=cases,
-        rounds=rounds,
+        path=Path("runs/run.jsonl"), header=header or make_header(), cases=cases, rounds=rounds,
         memory={case_id: make_memory(case, peak_bytes) for case_id, case in cases.items()},
-        divergence={case_id: make_divergence(case, **fields) for case_id, case in cases.items()},
-        failures={},
-        skips={},
-        footers=[COMPLETE],
-        cut=False,
-    )
+        divergence={case_id: make_divergence(case, **fields) for case_id, case in cases.items()}, failures={},
+        skips={}, footers=[COMPLETE], cut=False,
+    )  # fmt: skip
 
 
 class Times(dict[str, Sequence[float]]):
-    """The times of some cases, by case id."""
-
     def __init__(self, *pairs: tuple[Case, Sequence[float]]):
         super().__init__({case.case_id: seconds for case, seconds in pairs})
         self.cases = [case for case, _ in pairs]

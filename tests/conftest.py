@@ -91,29 +91,17 @@ def passed_over_by_collections() -> None:
 
 
 FRESH: Mapping[str, Any] = {
-    "default dtype": "torch.float32",
-    "default device": "cpu",
-    "gradients": True,
-    "inference mode": False,
-    "anomaly mode": False,
-    "deterministic": False,
-    "matrix products": "highest",
-    "autocast": [False, False],
-    "autocast's cache": True,
-    "function modes": 0,
-    "dispatch modes": 0,
-    "saved tensors' hooks": False,
-}
+    "default dtype": "torch.float32", "default device": "cpu", "gradients": True, "inference mode": False,
+    "anomaly mode": False, "deterministic": False, "matrix products": "highest", "autocast": [False, False],
+    "autocast's cache": True, "function modes": 0, "dispatch modes": 0, "saved tensors' hooks": False,
+}  # fmt: skip
 """What torch begins with, for the test that is the first to import it."""
 
 
 SET_BY_OTHERS = (
-    "PYTEST_CURRENT_TEST",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
-    "KMP_DUPLICATE_LIB_OK",
-    "KMP_INIT_AT_FORK",
-)
+    "PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",
+)  # fmt: skip
 """Environment variables that pytest and torch's compiler set as they work, and scikit-learn as it is imported."""
 
 

@@ -44,7 +44,6 @@ class ForkedServer:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return how it ended, None as long as it runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
@@ -94,7 +93,6 @@ class Template:
             return ForkedServer(pid, os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb"))
 
     def close(self) -> None:
-        """End the process."""
         if self._control is not None:
             self._control.close()
             self._process.wait()
@@ -103,13 +101,9 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-                env=self._environment,
-            )
+                [sys.executable, "-P", __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True, env=self._environment,
+            )  # fmt: skip
         return ours
 
 
@@ -148,9 +142,7 @@ def serve(control: socket.socket) -> None:
 
 
 def fork_for_each(
-    control: socket.socket,
-    become: Callable[..., None],
-    first: Callable[..., None] = lambda *_: None,
+    control: socket.socket, become: Callable[..., None], first: Callable[..., None] = lambda *_: None
 ) -> None:
     """Fork a process, by a child that ends, for each message of `control`, and tell its pid; end with `control`.
 
@@ -181,7 +173,6 @@ def fork_for_each(
 def become_server(
     arguments: list[str], environment: dict[str, str], folder: str, descriptors: Sequence[int]
 ) -> None:  # fmt: skip
-    """Be a server, as of its start, until it ends."""
     os.setsid()
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)

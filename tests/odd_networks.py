@@ -43,9 +43,6 @@ class Odd(torch.nn.Module):
             raise SystemExit(0)
         if self.kind == "own interrupt":
             raise KeyboardInterrupt
-        if self.kind == "ctrl-c":
-            os.kill(os.getpid(), 2)
-            time.sleep(10)
         if self.kind == "undecodable":
             raise FileNotFoundError("caf\\udce9.pt")
         if self.kind == "mute":
@@ -58,7 +55,7 @@ class Odd(torch.nn.Module):
         if self.kind == "closes all":
             os.closerange(3, 256)
             time.sleep(1e6)
-        if self.kind in ("abort beside a child", "hog in a child", "leaves a child", "kills its server"):
+        if self.kind in ("abort beside a child", "hog in a child", "kills its server"):
             if self.child() == 0:
                 keep = [os.urandom(1 << 20) * 64 for _ in range(14 if self.kind == "hog in a child" else 0)]
                 time.sleep(1e6)
@@ -79,11 +76,6 @@ class Odd(torch.nn.Module):
 def net(kind="fine", told=""):
     if kind == "unbuildable":
         os.abort()
-    if kind == "leaves when built":
-        raise SystemExit("no weights here")
-    if kind == "kills its server when built":
-        os.kill(os.getppid(), 9)
-        time.sleep(1e6)
     return Odd(kind, told), torch.randn(2, 4)
 
 def unbuildable():

@@ -11,8 +11,6 @@ FLUSHES = "flushing layer"
 
 
 class Function(torch.nn.Module):
-    """A module that calls `function`."""
-
     def __init__(self, function: Callable[..., Any]):
         super().__init__()
         self.function = function
@@ -53,12 +51,9 @@ class TinyVariance(torch.nn.Module):
 
 
 MAKERS = {
-    "overflowing layer": lambda: Scaled(1e5),
-    "flushing layer": lambda: Scaled(1e-9),
-    "softmax of large logits": SharpSoftmax,
-    "sum of sixteens": SixteensSummed,
-    "tiny variance": TinyVariance,
-}
+    "overflowing layer": lambda: Scaled(1e5), "flushing layer": lambda: Scaled(1e-9),
+    "softmax of large logits": SharpSoftmax, "sum of sixteens": SixteensSummed, "tiny variance": TinyVariance,
+}  # fmt: skip
 
 
 class SmallConvNet(torch.nn.Module):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from ampbench.records.case import DeviceDescription, DeviceState, Environment
+from ampbench.records.case import DeviceDescription, DeviceState
 from ampbench.worker.environment import NoSourceError, Nvml, Reading, Sampler
 
 FULL_HZ = 2e9
@@ -16,14 +16,6 @@ H100 = DeviceDescription(type="cuda", available=True, tf32=True, memory_bytes=80
 A770 = DeviceDescription(
     type="xpu", available=True, tf32=True, float64=False, memory_bytes=16 << 30, arithmetic=_ALL
 )  # fmt: skip
-
-
-def machine_with(device: DeviceDescription) -> Environment:
-    """Return a machine that has a CPU and `device`."""
-    return Environment(
-        host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.15", numpy_version="2",
-        threads=2, devices=[DeviceDescription(type="cpu", available=True), device],
-    )  # fmt: skip
 
 
 @dataclass
@@ -102,14 +94,11 @@ class ScriptedAccelerator:
         self.script.now += 0.2  # a host's work between two builds
 
     def watched(self) -> Sampler:
-        """Return its sampler, without a thread."""
         self.sampler._thread.run = lambda: None  # type: ignore[method-assign]
         return self.sampler
 
 
 class ScriptedSource:
-    """The sensors of a script."""
-
     name = "scripted"
     averaged_seconds = 1.0
 

@@ -2,14 +2,17 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ampbench.records import wire
-from ampbench.records.case import DeviceDescription, Environment
+from ampbench.records.case import DeviceDescription, Environment, WorkloadSource
 from ampbench.records.kinds import KINDS, named
+from ampbench.records.measured import Late, Stop
 from ampbench.records.wire import Description, NamedNetwork, Reply, Request, RoundAsked, Task, ask, reply_with
+from tests.stored_runs import make_divergence, make_memory, make_round
 
 CPU = DeviceDescription(type="cpu", available=True, arithmetic={"bf16": "native"}, autocast_dtype="bf16")
 NO_GPU = DeviceDescription(type="cuda", available=False, reason="no driver", autocast_dtype="fp16", float64=False)
@@ -29,8 +32,14 @@ TASKS = _every_task()
 
 
 def asked_in(request: Request) -> Any:
-    """Return what a request asks for beside its case."""
     return msgspec.json.decode(request.asked, type=TASKS[request.task].asked)
+
+
+def user_source(folder: Path, text: str, function: str, file: str = "odd.py") -> WorkloadSource:
+    """Return the source of a function of a user's file, which is written."""
+    (folder / file).write_text(text)
+    module = str(folder / file)
+    return WorkloadSource(name=f"{file}:{function}", family="user", module=module, function=function, builtin=False)
 
 
 def make_request(task: str, **given: Any) -> Request:
@@ -48,7 +57,6 @@ def got(task: str, reply: Reply) -> Any:
 
 
 def machine(*devices: DeviceDescription) -> Environment:
-    """Return an environment with `devices`."""
     return Environment(
         host="h", system="s", cpu="c", cpu_count=2, python_version="3.11", torch_version="2.15.0", numpy_version="2",
         threads=1, devices=list(devices),
@@ -62,6 +70,19 @@ def described(*, has_loss: bool = True) -> Reply:
         networks=(NamedNetwork(name="net", task="features of images"),),
     )  # fmt: skip
     return reply_with(found)
+
+
+def measured(request: Request) -> Reply:
+    """Return the reply of a worker with which all goes well."""
+    case = request.case
+    if case is None:
+        return Reply()
+    if request.task == "round":
+        asked = asked_in(request)
+        return reply_with(make_round(case, number=asked.round, server=asked.server, control=asked.control))
+    if request.task == "late":
+        return reply_with(Late(case_id=case.case_id, stop=Stop.PASSES, steps=20, batches=1))
+    return reply_with(make_memory(case, 1024) if request.task == "memory" else make_divergence(case))
 
 
 class Scripted:

@@ -18,24 +18,13 @@ COMPLETE = Footer(ended="complete", finished_at="2026-01-31T12:05:00Z")
 
 def make_header(**changes: Any) -> Header:
     environment = Environment(
-        host="bench",
-        system="Linux",
-        cpu="AMD EPYC",
-        cpu_count=2,
-        python_version="3.11.7",
-        torch_version="2.15.0",
-        numpy_version="2.4.6",
-        threads=2,
-    )
+        host="bench", system="Linux", cpu="AMD EPYC", cpu_count=2, python_version="3.11.7", torch_version="2.15.0",
+        numpy_version="2.4.6", threads=2,
+    )  # fmt: skip
     fields: dict[str, Any] = {
-        "schema": SCHEMA,
-        "run": RUN,
-        "ampbench_version": "0.1.0",
-        "started_at": "2026-01-31T12:00:00Z",
-        "selection": Selection(),
-        "settings": Settings(),
-        "environment": environment,
-    }
+        "schema": SCHEMA, "run": RUN, "ampbench_version": "0.1.0", "started_at": "2026-01-31T12:00:00Z",
+        "selection": Selection(), "settings": Settings(), "environment": environment,
+    }  # fmt: skip
     if changes.get("asked") is not None:
         changes["asked"] = to_builtins(changes["asked"])
     return Header(**fields | changes)
@@ -43,33 +32,19 @@ def make_header(**changes: Any) -> Header:
 
 def make_case(precision: str = "fp32", **changes: Any) -> Case:
     fields: dict[str, Any] = {
-        "workload": "linear_chain",
-        "family": "linear",
-        "parameters": {"width": 512, "depth": 4},
-        "precision": precision,
-        "device": "cpu",
-        "phase": "inference",
-        "path": "eager",
-        "batch_size": 8,
-        "input_dtype": "fp32",
-        "memory_format": "contiguous",
-    }
+        "workload": "linear_chain", "family": "linear", "parameters": {"width": 512, "depth": 4},
+        "precision": precision, "device": "cpu", "phase": "inference", "path": "eager", "batch_size": 8,
+        "input_dtype": "fp32", "memory_format": "contiguous",
+    }  # fmt: skip
     return Case(**fields | changes)
 
 
 def make_round(case: Case, seconds: float = 1e-3, number: int = 0, **changes: Any) -> Round:
     fields: dict[str, Any] = {
-        "case_id": case.case_id,
-        "round": number,
-        "server": 0,
-        "samples": [[seconds]],
-        "steps_per_sample": [1],
-        "warmup_steps": [1],
-        "items_per_step": 8.0,
-        "weights_digest": "aa",
-        "seconds": 1.0,
+        "case_id": case.case_id, "round": number, "server": 0, "samples": [[seconds]], "steps_per_sample": [1],
+        "warmup_steps": [1], "items_per_step": 8.0, "weights_digest": "aa", "seconds": 1.0,
         "finished_at": "2026-01-31T12:01:00Z",
-    }
+    }  # fmt: skip
     return Round(**fields | changes)
 
 
@@ -83,10 +58,7 @@ def make_memory(
         buffer_bytes=0,
         input_bytes=min(peak_bytes, 1),
         flops=flops,
-        **{
-            "parameter_bytes": min(peak_bytes, 1),
-            "flops_by_operation": None if flops is None else {"matmul": flops},
-        }
+        **{"parameter_bytes": min(peak_bytes, 1), "flops_by_operation": None if flops is None else {"matmul": flops}}
         | changes,
     )
 

@@ -24,16 +24,10 @@ from benchmarks.asv import precisions
 from tests.stored_runs import change_divergence
 
 ROOT = Path(__file__).parents[1]
+TRACKED = ("fp64_result", "gradient_error", "other_share", "output_error", "peak_memory")
 SUITE = {class_name(spec): spec.name for spec in WORKLOADS.values() if spec.suite}
 ON_CPU = [row.name for row in PRECISIONS.values() if "cpu" in row.default_on and not row.tf32]
-METHODS = {
-    "time_step": "seconds",
-    "track_fp64_result": "fingerprint",
-    "track_gradient_error": "relative",
-    "track_other_share": "share of the CPU",
-    "track_output_error": "x floor",
-    "track_peak_memory": "bytes",
-}
+METHODS = ("time_step", *(f"track_{name}" for name in TRACKED))
 
 
 def run_asv(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +51,7 @@ def run_asv(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What `asv run --quick` stores of one workload, by benchmark and column; "known": asv's list of benchmarks."""
+    """What `asv run --quick` stores of one workload, by benchmark and column."""
     folder = tmp_path_factory.mktemp("asv")
     environment = ["-E", f"existing:{sys.executable}", "--set-commit-hash", "HEAD"]
     done = run_asv(folder, "run", "--quick", "--machine", "bench", "--bench", r"(Mlp.*fp32|Environment)", *environment)
@@ -67,7 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     found = {
         name: dict(zip(stored["result_columns"], columns, strict=False)) for name, columns in stored["results"].items()
     }
-    return found | {"known": json.loads((folder / "asv/benchmarks.json").read_text()), "path": {"": path}}
+    return found | {"path": {"": path}}
 
 
 def cells_of(result: dict[str, Any]) -> dict[tuple[str, ...], Any]:

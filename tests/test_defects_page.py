@@ -1,4 +1,4 @@
-"""The site's list of defects is what the committed runs of checks say, by the programs that there are today."""
+"""The site's lists of defects and of rules are what committed runs say, by the programs that there are today."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,13 @@ import pytest
 from packaging.version import Version
 
 from ampbench.defects import CHECKS
+from ampbench.records.kinds import RULES
+from ampbench.records.rules import RuleProbe
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD, NOT_SHOWN
 from benchmarks.defects import ABSENT, PROBES, WITHOUT_CHECK, matrices, page
-from benchmarks.rules import read_probes
+from benchmarks.rules import PROBES as OF_RULES
+from benchmarks.rules import page as page_of_rules
+from benchmarks.rules import read_probes, version
 
 PLANTING = Path(__file__).parent / "defects"
 
@@ -49,3 +53,29 @@ def test_each_check_has_been_seen_to_fail_with_some_torch_or_by_planting_its_def
     }
     planting = "".join(path.read_text(encoding="utf-8") for path in PLANTING.glob("test_planted_*.py"))
     assert [name for name in CHECKS if name not in failed and f'"{name}": ' not in planting] == []
+
+
+@pytest.fixture(scope="module")
+def probed():
+    return read_probes()
+
+
+def test_every_version_from_the_oldest_supported_is_there_with_all_devices_and_dtypes(probed):
+    assert [version(one) for one in probed] == ["2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"]
+    for one in probed:
+        assert {each.device: each.how for each in one.of(RuleProbe).values()} == {
+            "cpu": "device",
+            "cuda": "fake tensors",
+            "xpu": "fake tensors",
+        }
+        assert {tuple(each.dtypes) for each in one.of(RuleProbe).values()} == {("float16", "bfloat16")}
+
+
+def test_committed_probes_are_small_whole_runs(probed):
+    assert all(path.stat().st_size < 300_000 for path in OF_RULES.iterdir())
+    assert {(one.header.explains, one.ended) for one in probed} == {(RULES, "complete")}
+
+
+def test_the_page_says_first_what_no_hardware_ran(probed):
+    text = page_of_rules(probed)
+    assert text.index("**Not run on hardware: CUDA and XPU.**") < text.index("## ")

@@ -1,4 +1,4 @@
-"""Networks that a program has: measured in its process as `run` does, told as a `Result`, without a trace."""
+"""Networks that a program has: measured and studied in its process as commands do, without a trace."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,11 @@ from torch.utils._pytree import tree_leaves
 
 import ampbench
 from ampbench import live
+from ampbench.cli.main import main
 from ampbench.records.changes import ChangeStatus, Evidence, Status
+from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS, NONFINITE, WATCH
+from ampbench.studies.study import options_of, study_of
+from tests.conftest import state_of_process
 
 QUICK: dict[str, Any] = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 0.1}
 
@@ -64,22 +68,14 @@ def everything(*held: nn.Module | torch.optim.Optimizer | torch.Tensor) -> dict[
     backends = torch.backends
     state: dict[str, Any] = {
         "random": [random.getstate(), bits(np.random.get_state()), bits(torch.get_rng_state())[-1]],
-        "dtype": str(torch.get_default_dtype()),
-        "threads": torch.get_num_threads(),
-        "modes": [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()],
-        "autocast": [
-            (torch.is_autocast_enabled(device), str(torch.get_autocast_dtype(device))) for device in ("cpu", "cuda")
-        ],
-        "cache": torch.is_autocast_cache_enabled(),
+        "process": state_of_process(),
         "switches": [
             torch.get_float32_matmul_precision(), backends.cudnn.benchmark, backends.cudnn.deterministic,
             backends.cudnn.enabled, backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32,
             backends.cuda.matmul.allow_fp16_reduced_precision_reduction, backends.cuda.flash_sdp_enabled(),
             backends.cuda.math_sdp_enabled(), backends.mha.get_fastpath_enabled(),
-            torch.are_deterministic_algorithms_enabled(),
         ],
-        "global hooks": [bits(value) for name, value in vars(nn.modules.module).items() if name.startswith("_global_")],
-        "python": [sys.path.copy(), gc.isenabled(), bool(gc.get_freeze_count()), signal.getsignal(signal.SIGINT)],
+        "python": [sys.path.copy(), bool(gc.get_freeze_count())],
         "modules": [name for name in sys.modules if name.startswith("ampbench_given")],
     }  # fmt: skip
     for place, one in enumerate(held):
@@ -126,7 +122,6 @@ def _networks() -> Iterator[tuple[str, nn.Module, Any]]:
     hooked.register_forward_hook(lambda module, args, output: output + 1)
     norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     norm[1].eval()
-    yield "linear", Net(), rows()
     yield "batchnorm and dropout, partly in eval mode", norm, rows()
     yield "tied", tied, rows()
     yield "hooked", hooked, rows()
@@ -334,58 +329,133 @@ def test_errors_are_those_of_run_to_the_last_digit(tmp_path: Path, monkeypatch: 
             assert {key: row[key] for key in ERRORS} == {key: theirs[key] for key in ERRORS}
 
 
-CELLS = (
-    """
-import torch, ampbench
-from torch import nn
-torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-x, y = torch.randn(32, 16), torch.randint(0, 4, (32,))
-told = {"precisions": ["fp32", "bf16_autocast"], "device": "cpu", "budget": 20}
-first = ampbench.measure(net, x, nn.functional.cross_entropy, targets=y, optimizer="adamw:lr=1e-3", **told)
-first
-""",
-    "first.plot()",
-    """
-second = ampbench.measure(net, x, nn.functional.cross_entropy, targets=y, optimizer="adamw:lr=1e-3", **told)
-ampbench.compare(first, second)
-""",
-    """
-from transformers import BertConfig, BertForSequenceClassification
-config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=99)
-ids = torch.randint(0, 99, (2, 8))
-batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 1])}
-bert = ampbench.measure(BertForSequenceClassification(config), batch, lambda output: output.loss, **told)
-bert
-""",
-    """
-import torchvision
-vision = ampbench.measure(torchvision.models.squeezenet1_1(), torch.randn(2, 3, 64, 64), **told)
-vision
-""",
-    """
-path = first.save("results")
-assert str(ampbench.open(path)) == str(ampbench.open("latest")) == str(first)
-print(first.frame.groupby("phase").size().to_dict(), {each.precision for each in [*bert.verdicts, *vision.verdicts]})
-""",
-)
+STUDIES = [name for name, row in KINDS.items() if row.study and name != WATCH]
+OF_CASES = [name for name in STUDIES if study_of(name).selects is not None]
+STUDY_QUICK: dict[str, Any] = {"steps": 2, "seconds": 0.005, "seeds": 1, "setting": "default", "max_trials": 3}
+"""What options of these names are given, so that a study takes seconds."""
 
 
-@pytest.mark.slow
-def test_a_notebook_measures_draws_compares_saves_and_opens(tmp_path: Path):
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    for package in ("ipykernel", "transformers", "torchvision"):
-        pytest.importorskip(package)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown: list[dict[str, Any]] = [
-        {kind: text for output in cell.outputs for kind, text in output.get("data", {}).items()}
-        for cell in notebook.cells
-    ]
-    told = [output for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"]
-    assert not [output.text for output in told if output.name == "stderr" and "ampbench" in output.text]
-    for place in (0, 3, 4):
-        assert '<pre class="ampbench"' in shown[place]["text/html"]
-    assert "application/vnd.vegalite.v5+json" in shown[1]
-    assert "unchanged" in shown[2]["text/html"]
-    assert told[-1].text.startswith("{'inference': 2, 'training': 2}")
+def public(kind: str) -> Callable[..., ampbench.Findings]:
+    if kind == CHECK:
+        return ampbench.check
+    module = getattr(ampbench, KINDS[kind].group)
+    function: Callable[..., ampbench.Findings] = getattr(module, kind.replace("-", "_"))
+    return function
+
+
+def names_of(kind: str) -> list[str]:
+    own = [option.name for option in options_of(study_of(kind))]
+    return own if study_of(kind).selects is not None else [*own, "device"]
+
+
+def quick(kind: str) -> dict[str, Any]:
+    return {name: value for name, value in STUDY_QUICK.items() if name in names_of(kind)}
+
+
+def training_of(network: torch.nn.Module) -> dict[str, Any]:
+    """Return what trains a network, in the precision of which studies ask where none is named."""
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    return {"loss": lambda output, target: cross_entropy(output.float(), target), "optimizer": optimizer}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(each, marks=pytest.mark.slow) if each == KEEP_FP32 else each
+                                  for each in OF_CASES])  # fmt: skip
+def test_a_study_of_a_network_leaves_no_trace_and_shows_itself(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    network, inputs, targets = Net(), rows(), torch.randint(0, 3, (6,))
+    given = training_of(network)
+    with torch.no_grad(), torch.autocast("cpu", torch.float16):
+        before = everything(network, given["optimizer"], inputs, targets)
+        found = public(kind)(network, inputs, targets=targets, device="cpu", **given, **quick(kind))
+        assert everything(network, given["optimizer"], inputs, targets) == before
+    header = found.stored.header
+    assert (header.explains, header.settings.isolation) == (kind, False)
+    assert found.statements
+    assert not found.stored.failures
+    tables = [table.key for table in found.study.tables if table.key]
+    assert list(found.tables) == tables
+    assert len(found.frame) or kind == NONFINITE
+    assert found.frame.equals(found.tables[tables[0]])
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False, default=str))
+    assert data["run"] == header.run
+    assert str(found).splitlines()[0] in found._repr_html_()
+
+    path = found.save("results")
+    assert ampbench.open(path).to_dict() == found.to_dict()
+    assert main(["show", header.run]) == 0
+    assert capsys.readouterr().out.strip("\n") == str(found)
+
+
+@pytest.mark.parametrize("ending", [raising, interrupted])
+def test_a_study_that_ends_early_leaves_no_trace_either(ending: Callable[..., Any]) -> None:
+    network, inputs = Net(ending), rows()
+    with torch.no_grad():
+        before = everything(network, inputs)
+        raised = ampbench.WorkloadError if ending is raising else KeyboardInterrupt
+        with pytest.raises(raised) as told:
+            ampbench.explain.origin(network, inputs, device="cpu")
+        assert everything(network, inputs) == before
+    assert "\n" not in str(told.value)
+
+
+WRONG_STUDY: dict[str, tuple[dict[str, Any], str]] = {
+    "an option of no study": ({"stepps": 3}, "unknown option of study scope 'stepps': did you mean steps?"),
+    "an option that all have, misspelled": ({"precision": "bf16"}, "did you mean precisions?"),
+    "too few steps": ({"steps": 1}, "steps=1: Expected `int` >= 2"),
+    "no number": ({"steps": "many"}, "steps='many': Expected `int`, got `str`"),
+    "no duration": ({"seconds": "soon"}, "seconds='soon': "),
+    "a time that is none": ({"seconds": 0}, "seconds=0: Expected `float` > 0.0"),
+    "a precision that is none": ({"precisions": "bf61_autocast"}, "unknown precision 'bf61_autocast'"),
+    "a device that is none": ({"device": "cud"}, "unknown device 'cud': did you mean cuda?"),
+    "a phase that is none": ({"phase": "trainig"}, "unknown phase 'trainig': did you mean training?"),
+    "a network without inputs": ({"inputs": None}, "Net is a network without inputs"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_STUDY)
+def test_a_mistake_is_one_line(what: str) -> None:
+    options, expected = WRONG_STUDY[what]
+    network = Net()
+    given = {"inputs": rows(), "targets": torch.randint(0, 3, (6,)), **training_of(network), "device": "cpu"}
+    with pytest.raises(ampbench.UsageError) as told:
+        ampbench.study.scope(network, **{**given, **options})
+    assert expected in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_of_a_device_is_done_by_processes_of_its_own() -> None:
+    found = ampbench.study.ceilings(device="cpu", operation="copy", dtype=["fp32", "bf16"], seconds=0.005)
+    assert found.stored.header.settings.isolation
+    assert set(found.frame["dtype"]) == {"fp32", "bf16"}
+    checked = ampbench.check("stale-weight-cast", device="cpu")
+    assert list(checked.frame["check"]) == ["stale-weight-cast"]
+    with pytest.raises(ampbench.UnknownNameError, match="did you mean stale-weight-cast"):
+        ampbench.check("stale-weight-cats")
+
+
+TWO_LAYERS = """
+import torch
+
+def make():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)), torch.randn(4, 8)
+"""
+
+
+def test_a_program_and_the_command_line_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(TWO_LAYERS)
+    threads = str(torch.get_num_threads())
+    assert main(["explain", "origin", "model.py:make", "--device", "cpu", "--threads", threads, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["cases"]
+    scope: dict[str, Any] = {}
+    exec(TWO_LAYERS, scope)
+    (found,) = ampbench.explain.origin(*scope["make"](), device="cpu").to_dict()["cases"]
+    assert {name: found[name] for name in ("statements", "tables")} == json.loads(
+        json.dumps({name: told[name] for name in ("statements", "tables")})
+    )

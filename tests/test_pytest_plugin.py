@@ -1,9 +1,7 @@
-import gc
 import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,19 +17,13 @@ from ampbench.records.case import DEVICES
 from ampbench.records.run import SPREAD, Fleet
 from ampbench.store import StoredRun, gathered, read_run, write_whole
 from ampbench.worker.environment import read_environment
+from tests.conftest import passed_over_by_collections
 
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[1]
 ON_CPU = [row.name for row in PRECISIONS.values() if "cpu" in row.default_on and not row.tf32]
-QUICK = (
-    "--benchmark-max-time=0.001",
-    "--benchmark-min-rounds=2",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:hypothesispytest",
-)
+QUICK = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=2", "-pno:cacheprovider", "-pno:hypothesispytest"]
 
 NETS = """
 import pytest
@@ -44,17 +36,11 @@ def net(width: int = 4, batch_size: int = 2):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def all_imported() -> Iterator[None]:
-    """Import what sessions in this process would import, and pytester forget again: torchvision bears it only once.
-
-    It is kept out of what each cell's garbage collections walk, half of the time that these tests would take.
-    """
+def all_imported() -> None:
+    """Import what sessions in this process would import, and pytester forget again: torchvision bears it only once."""
     read_environment()
     importlib.import_module("torch._dynamo")
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    passed_over_by_collections()
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +64,6 @@ def collected(pytester: pytest.Pytester, body: str, *arguments: str) -> list[str
 
 
 def failures(result: pytest.RunResult) -> list[str]:
-    """Return what the failed tests of a session say, a line each."""
     return [line.partition(" - ")[2] for line in result.outlines if line.startswith(("FAILED", "ERROR"))]
 
 
@@ -151,13 +136,11 @@ def test_a_marker_that_cannot_be_meant_is_one_line_at_collection(pytester: pytes
 
 
 def extra(pytester: pytest.Pytester, file: str = "out.json") -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return pytest-benchmark's JSON and its benchmarks by name."""
     document = json.loads((pytester.path / file).read_text())
     return document, {each["name"]: each for each in document["benchmarks"]}
 
 
 def saved(pytester: pytest.Pytester) -> StoredRun:
-    """Return the run that a session stored in `saved`."""
     (path,) = pytester.path.glob("saved/runs/*.jsonl")
     return read_run(path)
 
@@ -269,9 +252,6 @@ def needy(width):
 def odd():
     return 3
 
-def broken():
-    raise ValueError("no such layer")
-
 pytestmark = pytest.mark.amp(precisions=["fp32"], phases=["inference"])
 """
     for number, (call, _) in enumerate(NO_WORKLOADS):
@@ -295,11 +275,8 @@ def test_undefined(amp_benchmark):
 """
 
 
-@pytest.mark.parametrize("mode", ["--benchmark-enable", "--benchmark-disable"])
-def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(
-    pytester: pytest.Pytester, mode: str
-) -> None:
-    result = run(pytester, ERRORS, mode)
+def test_an_error_above_the_limit_or_undefined_fails_with_error_limit_and_case(pytester: pytest.Pytester) -> None:
+    result = run(pytester, ERRORS)
     result.assert_outcomes(passed=1, failed=2)
     case = "test_mine.py::test_{}:lambda/{}/cpu/inference/eager/in-{}"
     above, undefined = failures(result)
@@ -364,8 +341,7 @@ def test_result(amp_benchmark):
 
 @pytest.mark.parametrize("mode", ["--benchmark-enable", "--benchmark-disable"])
 def test_a_live_network_is_measured_and_a_test_can_assert_on_its_result(pytester: pytest.Pytester, mode: str) -> None:
-    result = run(pytester, RESULTS, mode)
-    result.assert_outcomes(passed=4)
+    run(pytester, RESULTS, mode).assert_outcomes(passed=4)
 
 
 WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"
@@ -373,10 +349,7 @@ WITHOUT = "Failed: amp_benchmark needs pytest-benchmark"
 
 @pytest.mark.parametrize(
     ("installed", "said"),
-    [
-        (False, f'{WITHOUT}: pip install "ampbench[pytest]"'),
-        (True, f"{WITHOUT}: drop -p no:benchmark"),
-    ],
+    [(False, f'{WITHOUT}: pip install "ampbench[pytest]"'), (True, f"{WITHOUT}: drop -p no:benchmark")],
     ids=["missing", "switched off"],
 )
 def test_without_pytest_benchmark_one_line_says_how_to_get_it(
@@ -441,7 +414,7 @@ def changing():
 """
 
 
-def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
+def test_a_session_fails_where_a_case_is_worse_than_in_a_file_or_cannot_be_compared_with_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COARSE", "0")
@@ -463,24 +436,15 @@ def test_a_session_fails_where_memory_or_an_error_is_worse_than_in_a_file(
     worse.assert_outcomes(passed=1)
     worse.stdout.fnmatch_lines(["*regressed *test_mine.py:changing bf16_autocast*output error*"])
     assert not any("seconds_median" in line or "in turns" in line for line in worse.outlines)
-
-
-def test_a_file_to_compare_with_that_cannot_be_read_or_has_none_of_the_cases_is_one_line(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COARSE", "0")
     missing = run(pytester, CHANGING, "--amp-compare=none.jsonl")
     assert missing.ret == pytest.ExitCode.USAGE_ERROR
     missing.stderr.fnmatch_lines(["*none.jsonl*"])
-    assert run(pytester, CHANGING, "--amp-save=saved").ret == 0
-    before = saved(pytester).path
     other = run(pytester, CHANGING.replace("bf16_autocast", "bf16_pure"), f"--amp-compare={before}")
     assert other.ret == pytest.ExitCode.TESTS_FAILED
     other.stdout.fnmatch_lines([f"--amp-compare {before}: *"])
     text = re.sub(r'"(weights_digest|inputs_digest)":"[^"]*"', r'"\1":"0"', before.read_text())
     before.write_text(text.replace('"source":"profiler"', '"source":"allocator"'))
-    incomparable = run(pytester, CHANGING, f"--amp-compare={before}")
-    assert incomparable.ret == pytest.ExitCode.TESTS_FAILED
+    assert run(pytester, CHANGING, f"--amp-compare={before}").ret == pytest.ExitCode.TESTS_FAILED, "incomparable"
 
 
 def test_a_device_that_is_named_and_missing_fails_and_one_of_a_marker_is_skipped(pytester: pytest.Pytester) -> None:

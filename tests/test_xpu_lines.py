@@ -29,7 +29,6 @@ REACHED = {
 
 
 def word_of(node: ast.AST) -> str:
-    """Return the name or the short text of a node."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) and not set(node.value) & set(" #\n") else ""
     return str(getattr(node, "attr", "") or getattr(node, "id", "") or getattr(node, "arg", "") or "")

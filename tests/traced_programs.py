@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampbench.trace.ledger import CastLedger, trace_casts
 
 BF16, FP16 = torch.bfloat16, torch.float16
-COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default}
 CONVERSIONS = {torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype}
 
 
@@ -25,10 +24,6 @@ class CastLog(TorchDispatchMode):
         # In inference mode, `to` reaches a mode undecomposed.
         if func in CONVERSIONS and out.dtype is not args[0].dtype:
             self.casts += 1
-        if func in COPIES:
-            pairs = zip(*(arg if isinstance(arg, list | tuple) else [arg] for arg in args[:2]), strict=True)
-            floating = [pair for pair in pairs if all(tensor.is_floating_point() for tensor in pair)]
-            self.casts += any(target.dtype is not source.dtype for target, source in floating)
         return out
 
 

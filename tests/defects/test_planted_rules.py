@@ -1,4 +1,4 @@
-"""Checks of which op runs in which dtype see the defect where it is planted."""
+"""Checks of autocast's cache and of which op runs in which dtype see the defect where it is planted."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,12 +8,50 @@ from unittest import mock
 
 import pytest
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ampbench.defects import CHECKS
 from ampbench.studies.check import DEFECTIVE, DIFFERS, GOOD
 from tests.defects.planting import Plant, outcome_of
+
+
+def with_cache(on: bool) -> Plant:
+    """Have every region be entered with the cache on, or off."""
+    real = torch.autocast
+
+    def autocast(device: str, dtype: torch.dtype, cache_enabled: bool = True) -> Any:
+        return real(device, dtype=dtype, cache_enabled=on)
+
+    return lambda: mock.patch.object(torch, "autocast", autocast)
+
+
+def without_history() -> AbstractContextManager[Any]:
+    """Have linear layers give what no gradient goes through."""
+    real = torch.nn.functional.linear
+    return mock.patch.object(torch.nn.functional, "linear", lambda *given: real(*given).detach())
+
+
+CURED: dict[str, Plant] = {
+    "sac-shared-weight": with_cache(False), "nested-dtype-cache": with_cache(False),
+    "stale-weight-cast": with_cache(False), "shared-weight-gradient": with_cache(False),
+    "dead-weight-casts": with_cache(False), "no-grad-weight-copies": with_cache(False),
+    "uncached-weight-copies": with_cache(True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CURED)
+def test_a_remedy_is_seen(name: str) -> None:
+    assert outcome_of(name, CURED[name]).outcome == GOOD
+
+
+def test_a_trace_in_a_region_fails_with_the_cache_and_works_without() -> None:
+    failed = outcome_of("jit-trace-cache")
+    assert failed.outcome == DEFECTIVE
+    assert "Cannot insert a Tensor that requires grad as a constant" in failed.seen
+    assert outcome_of("jit-trace-cache", with_cache(False)).outcome == GOOD
+
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -71,6 +109,7 @@ def fp32_statistics_when_fake() -> Iterator[None]:
 
 
 PLANTED: dict[str, Plant] = {
+    "no-grad-cache": without_history,
     "documented-bf16-inference": changed(F, "conv2d", torch.Tensor.float),
     "documented-fp16-inference": refusing(F, "conv2d", always, "could not create a primitive descriptor"),
     "backward-thread-dtype": own_dtype_in_backward,

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from ampbench.drive.planning import PlannedCase, make_plan
@@ -21,40 +23,30 @@ from ampbench.drive.rounds import (
     drive,
     estimate,
     make_schedule,
+    parse_shard,
     request_of,
+    shared_out,
+    take_shard,
     turn_seconds,
     with_processes,
 )
 from ampbench.drive.servers import ServerChannel
-from ampbench.errors import NothingToRunError
-from ampbench.records.case import Case, DeviceDescription, WorkloadSource
-from ampbench.records.measured import (
-    NO_ROOM_OR_TIME,
-    Divergence,
-    Failure,
-    Late,
-    MemoryPass,
-    ReferenceStep,
-    Round,
-    Stop,
-)
-from ampbench.records.run import Entry, Selection, Settings
-from ampbench.records.wire import MEMORY, ROUND, Reply, Request, RoundAsked, Task, reply_with
+from ampbench.errors import NothingToRunError, UsageError
+from ampbench.records.case import DeviceDescription, WorkloadSource, table_of
+from ampbench.records.measured import NO_ROOM_OR_TIME, Divergence, Failure, Late, Round, Stop
+from ampbench.records.run import Entry, Selection, Settings, Shard
+from ampbench.records.wire import MEMORY, ROUND, Reply, Request, RoundAsked, Task
 from ampbench.workloads.index import WORKLOADS, source
-from tests.scripted_accelerator import A770, H100, machine_with
-from tests.scripted_channel import asked_in
+from tests.scripted_accelerator import A770, H100
+from tests.scripted_channel import CPU, Scripted, asked_in, machine, measured
 from tests.stored_runs import make_case
 
 SETTINGS = Settings(rounds=4)
 
 
 def planned(precision: str = "fp32", phase: str = "inference", device: str = "cpu", skip: str = "") -> PlannedCase:
-    case = Case(
-        workload="w", family="f", precision=precision, device=device, phase=phase, path="eager",
-        batch_size=1, input_dtype="fp32", memory_format="contiguous",
-    )  # fmt: skip
     source = WorkloadSource(name="w", family="f", module="m", function="w", builtin=True)
-    return PlannedCase(case=case, source=source, skip=skip)
+    return PlannedCase(case=make_case(precision, workload="w", phase=phase, device=device), source=source, skip=skip)
 
 
 PLAN = [planned(name, phase) for phase in ("inference", "training") for name in ("fp32", "bf16_pure", "fp16_pure")]
@@ -126,60 +118,16 @@ TWO_ROUNDS = Settings(rounds=2)
 DRIVEN = [planned(name) for name in ("fp32", "bf16_pure")]
 
 
-def good(request: Request) -> Reply:
-    if request.task == "rest":
-        return Reply()
-    case_id = request.case.case_id
-    if request.task == "memory":
-        return reply_with(
-            MemoryPass(
-                case_id=case_id, source="profiler", peak_bytes=1, parameter_bytes=1, buffer_bytes=0, input_bytes=0
-            )
-        )
-    if request.task == "divergence":
-        return reply_with(
-            Divergence(
-                case_id=case_id,
-                reference=ReferenceStep(device="cpu", output_norm=1.0),
-                weights_digest="w",
-                inputs_digest="i",
-            )
-        )
-    if request.task == "late":
-        return reply_with(Late(case_id=case_id, stop=Stop.PASSES, steps=20, batches=1))
-    return reply_with(
-        Round(
-            case_id=case_id,
-            round=asked_in(request).round,
-            server=asked_in(request).server,
-            control=asked_in(request).control,
-            samples=[[1.0]],
-            steps_per_sample=[1],
-            warmup_steps=[1],
-            items_per_step=1.0,
-            weights_digest="w",
-            seconds=1.0,
-            finished_at="2026-01-31T12:01:00Z",
-        )
-    )
+class Script(Scripted):
+    """A channel that answers by a function, and how often it was opened."""
 
-
-class Script:
-    """Channels that answer by a function, and remember what they were asked and whether they were closed."""
-
-    def __init__(self, answer: Callable[[Request], Reply] = good):
-        self.answer, self.asked, self.opened, self.closed = answer, [], 0, 0
+    def __init__(self, answer: Callable[[Request], Reply] = measured):
+        super().__init__(answer)
+        self.opened = 0
 
     def open(self) -> "Script":
         self.opened += 1
         return self
-
-    def serve(self, request: Request) -> Reply:
-        self.asked.append(request)
-        return self.answer(request)
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def run(
@@ -212,7 +160,7 @@ def test_neither_a_pass_nor_a_round_begins_while_a_server_is_starting() -> None:
 
         def serve(self, request: Request) -> Reply:
             told.append(request.task)
-            return good(request)
+            return measured(request)
 
         def close(self) -> None:
             pass
@@ -244,7 +192,7 @@ def test_a_failed_case_is_one_entry_and_the_others_go_on() -> None:
     def answer(request: Request) -> Reply:
         if request.case.case_id == bad and request.task == "divergence":
             return Reply(failure=Failure(case_id=bad, stage="divergence", cause="crash", message="signal"))
-        return good(request)
+        return measured(request)
 
     written, seen = run(Script(answer))
     assert [entry for entry in written if isinstance(entry, Failure)] == [
@@ -262,7 +210,7 @@ def test_a_reference_without_room_or_time_leaves_errors_undefined_and_rounds_go_
     def answer(request: Request) -> Reply:
         if request.case.case_id == case_id and request.task == "divergence":
             return Reply(failure=Failure(case_id=case_id, stage="divergence", cause=cause, message="the reference"))
-        return good(request)
+        return measured(request)
 
     written, _ = run(Script(answer))
     of_case = [entry for entry in written if entry.case_id == case_id]
@@ -280,7 +228,7 @@ def test_a_late_pass_that_fails_leaves_its_reason_and_rounds_go_on(cause: str) -
     def reply(request: Request) -> Reply:
         if request.case.case_id == case_id and request.task == "late":
             return Reply(failure=Failure(case_id=case_id, stage="late", cause=cause, message="a step"))
-        return good(request)
+        return measured(request)
 
     written, _ = run(Script(reply), plan=plan)
     late = {entry.case_id: entry for entry in written if isinstance(entry, Late)}
@@ -294,7 +242,7 @@ def killing(times: int) -> Callable[[Request], Reply]:
     left = [Failure(case_id=DRIVEN[0].case.case_id, stage="memory", cause="killed", message="gone")] * times
 
     def answer(request: Request) -> Reply:
-        return Reply(failure=left.pop()) if left and request.task == "memory" else good(request)
+        return Reply(failure=left.pop()) if left and request.task == "memory" else measured(request)
 
     return answer
 
@@ -316,7 +264,7 @@ class Clock:
 
     def answer(self, request: Request) -> Reply:
         self.now += request.task == "round"
-        return good(request)
+        return measured(request)
 
     def __call__(self) -> float:
         return self.now
@@ -375,7 +323,7 @@ def test_a_network_that_was_begun_with_a_budget_gets_the_rest_of_its_rounds() ->
 def test_a_card_has_a_table_of_every_case_after_two_minutes_and_ends_within_five_minutes(
     device: DeviceDescription, count: int
 ) -> None:
-    plan = make_plan(Selection(), machine_with(device), lambda *_: None)
+    plan = make_plan(Selection(), machine(CPU, device), lambda *_: None)
     settings = budgeted(Settings(rounds=MOST_ROUNDS, budget_seconds=0.0), plan)
     schedule = make_schedule(plan, settings)
     tables, end = estimate(schedule, settings)
@@ -389,7 +337,7 @@ def test_a_card_has_a_table_of_every_case_after_two_minutes_and_ends_within_five
     def answer(request: Request) -> Reply:
         asked = asked_in(request) if request.task == "round" else RoundAsked()
         clock.now += turns.get((request.task, getattr(request.case, "case_id", ""), asked.round, asked.control), 0.0)
-        return good(request)
+        return measured(request)
 
     decided = {planned.case.case_id for planned in plan if planned.case.network.startswith("mlp")}
     left = {planned.case.case_id for planned in plan} - decided
@@ -413,7 +361,7 @@ def test_an_interruption_closes_the_server_and_passes_on() -> None:
     def answer(request: Request) -> Reply:
         if request.task == "round":
             raise KeyboardInterrupt
-        return good(request)
+        return measured(request)
 
     script = Script(answer)
     with pytest.raises(KeyboardInterrupt):
@@ -448,3 +396,59 @@ def test_the_order_is_shuffled_and_reproducible() -> None:
 
     assert orders(1) == orders(1) != orders(2)
     assert len({tuple(order) for order in orders(1)}) > 1
+
+
+SOURCE = WorkloadSource(name="w", family="f", module="m", function="w", builtin=True)
+
+
+def in_plan(workload: str, precision: str = "fp32", skip: str = "") -> PlannedCase:
+    return PlannedCase(case=make_case(precision, workload=workload), source=SOURCE, skip=skip)
+
+
+def plan_of(*workloads: str) -> list[PlannedCase]:
+    return [in_plan(workload, precision) for workload in workloads for precision in ("fp32", "bf16_pure")]
+
+
+def all_shards(plan: list[PlannedCase], count: int) -> list[tuple[list[PlannedCase], Shard]]:
+    return [take_shard(plan, (number, count)) for number in range(1, count + 1)]
+
+
+def test_every_case_is_in_one_shard_and_tables_stay_whole() -> None:
+    plan = plan_of("a", "b", "c", "d", "e")
+    found = all_shards(plan, 3)
+    assert sorted(place for _, shard in found for place in shard.places) == list(range(len(plan)))
+    assert {(shard.plan, shard.cases, shard.count) for _, shard in found} == {(found[0][1].plan, 10, 3)}
+    for cases, shard in found:
+        assert [plan[place] for place in shard.places] == cases
+        assert len({table_of(one.case) for one in cases}) * 2 == len(cases)
+
+
+def test_tables_of_which_nothing_can_run_are_in_the_first_shard() -> None:
+    plan = [in_plan("none", skip="no loss"), *plan_of("a", "b"), in_plan("also", skip="no loss")]
+    found = all_shards(plan, 2)
+    assert {one.case.workload for one in found[0][0] if one.skip} == {"none", "also"}
+    assert not [one for one in found[1][0] if one.skip]
+
+
+@pytest.mark.parametrize("text", ["", "2", "2/", "/5", "a/5", "2/b", "2/5/7", "-1/5", "1.5/5", "²/5"])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected I/N, as in --shard 2/5"):
+        parse_shard(text)
+
+
+def test_a_shard_is_typed_as_its_number_and_how_many_there_are() -> None:
+    assert parse_shard("2/5") == parse_shard(" 2 / 5 ") == (2, 5)
+
+
+@given(
+    st.dictionaries(st.integers(), st.integers(min_value=0, max_value=10**6), max_size=40),
+    st.integers(min_value=1, max_value=12),
+)
+def test_parts_hold_each_once_and_none_is_longer_than_need_be(seconds: dict[int, int], count: int) -> None:
+    parts = shared_out(seconds, count)
+    assert len(parts) == count
+    assert sorted(one for part in parts for one in part) == sorted(seconds)
+    lengths = [sum(seconds[one] for one in part) for part in parts]
+    longest = max(seconds.values(), default=0)
+    # Graham's bound for a list in any order: no part is longer than the mean and the longest piece together
+    assert max(lengths) <= sum(seconds.values()) / count + longest + 1e-6

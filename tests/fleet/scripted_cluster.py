@@ -8,13 +8,12 @@ from pathlib import Path
 
 from ampbench.drive.fleet import FleetSession
 from ampbench.errors import NothingToRunError
-from ampbench.records.case import Case, Environment
-from ampbench.records.measured import Failure, Late, Stop
+from ampbench.records.case import Environment
+from ampbench.records.measured import Failure
 from ampbench.records.run import SPREAD, Entry, Fleet, Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import StoredRun, list_runs, read_run
-from tests.scripted_channel import CPU, NO_GPU, asked_in, machine
-from tests.stored_runs import make_divergence, make_memory, make_round
+from tests.scripted_channel import CPU, NO_GPU, machine, measured
 
 HERE = machine(CPU, NO_GPU)
 SELECTION = Selection(workloads=["linear", "conv"], precisions=["fp32", "tf32", "bf16_pure"])
@@ -58,11 +57,9 @@ class ScriptedCluster:
         return sum(machine.turns for machine in self.machines if machine.name == name)
 
     def places(self) -> dict[str, str]:
-        """Return the present machines."""
         return {one.place: one.name for one in self.machines if one.appears(self) and one.turns < one.dies}
 
     def open(self, place: str) -> int | None:
-        """Wait until a machine is free."""
         machine = self._machine(place)
         self._wait(machine.free)
         if machine.problem:
@@ -73,17 +70,14 @@ class ScriptedCluster:
         return 1 << 30
 
     def channel(self, place: str, preload: list[str]) -> "ScriptedServer":
-        """Return a server of a machine."""
         return ScriptedServer(self, self._machine(place))
 
     def close(self) -> None:
-        """End all machines."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
 
     def serve(self, machine: Machine, request: Request) -> Reply:
-        """Return the reply of a machine."""
         if request.task == "environment":
             return reply_with(machine.environment)
         if request.case is None:
@@ -97,7 +91,7 @@ class ScriptedCluster:
         if request.case.case_id in machine.fails:
             failure = Failure(case_id=request.case.case_id, stage=request.task, cause="exception", message="broken")
             return Reply(failure=failure)
-        return reply_with(_entry(request, request.case))
+        return measured(request)
 
     def _machine(self, place: str) -> Machine:
         return next(machine for machine in self.machines if machine.place == place)
@@ -111,26 +105,14 @@ class ScriptedCluster:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedServer:
-    """A server of a machine of the script."""
-
     cluster: ScriptedCluster
     machine: Machine
 
     def serve(self, request: Request) -> Reply:
-        """Return the reply of its machine."""
         return self.cluster.serve(self.machine, request)
 
     def close(self) -> None:
         """End it, which leaves nothing behind."""
-
-
-def _entry(request: Request, case: Case) -> Entry:
-    if request.task == "round":
-        asked = asked_in(request)
-        return make_round(case, number=asked.round, server=asked.server, control=asked.control)
-    if request.task == "late":
-        return Late(case_id=case.case_id, stop=Stop.PASSES, steps=20, batches=1)
-    return make_memory(case, 1024) if request.task == "memory" else make_divergence(case)
 
 
 def fleet_session(
@@ -142,7 +124,6 @@ def fleet_session(
     clock: Callable[[], float] = lambda: 0.0,
     selection: Selection = SELECTION,
 ) -> FleetSession:
-    """Return a session of three rounds on a scripted cluster."""
     fleet, settings = Fleet(id="abcdef", lane="", on=on), Settings(rounds=3)
     return FleetSession(
         cluster=cluster, selection=selection, settings=settings, fleet=fleet, results=results, watch=watch,
@@ -151,7 +132,6 @@ def fleet_session(
 
 
 def runs_of(results: Path) -> dict[str, StoredRun]:
-    """Return the runs of the lanes in a results folder."""
     runs = map(read_run, list_runs(results))
     return {run.header.fleet.lane: run for run in runs if run.header.fleet is not None}
 

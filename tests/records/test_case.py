@@ -1,6 +1,8 @@
 import pytest
 from msgspec import structs
 
+from ampbench.errors import UsageError
+from ampbench.records.case import _test, matches
 from tests.stored_runs import make_case
 
 
@@ -46,3 +48,18 @@ def test_a_recipe_is_part_of_the_group_and_stands_before_a_missing_scaler():
 
 def test_precisions_of_one_group_share_a_table():
     assert make_case("fp32").group == make_case("bf16_pure", input_dtype="bf16").group
+
+
+def test_an_expression_is_parsed_once_for_all_cases() -> None:
+    _test.cache_clear()
+    expression = " or ".join(f"word{number}" for number in range(20_000))
+    assert not any(matches(expression, f"case{number}") for number in range(50))
+    assert matches(expression, "MLP/word19999")
+    assert _test.cache_info().misses == 1
+
+
+@pytest.mark.parametrize("expression", ["not " * 20_000 + "a", "(" * 20_000 + "a" + ")" * 20_000])
+def test_an_expression_nested_without_end_is_refused_in_one_short_line(expression: str) -> None:
+    with pytest.raises(UsageError, match="is not an expression of names") as caught:
+        matches(expression, "mlp")
+    assert len(str(caught.value)) < 200

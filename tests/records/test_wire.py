@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from ampbench.drive.servers import InProcess
 from ampbench.records import wire
-from ampbench.records.case import WorkloadSource
 from ampbench.records.kinds import WATCH
 from ampbench.records.measured import STAGES, Failure, Skip
 from ampbench.records.wire import (
@@ -27,7 +26,7 @@ from ampbench.records.wire import (
     request_line,
 )
 from tests.odd_networks import ODD
-from tests.scripted_channel import TASKS, got, make_request
+from tests.scripted_channel import TASKS, got, make_request, user_source
 from tests.stored_runs import make_case, make_round
 
 CASE = make_case("fp32")
@@ -71,36 +70,21 @@ def test_every_record_that_a_task_asks_with_or_gives_is_in_what_servers_agree_on
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Callable[..., Reply]:
-    """Ask this process for a round of an odd network, or to build one."""
     pytest.importorskip("torch")
-    path = tmp_path / "odd.py"
-    path.write_text(ODD)
-    source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
-    channel = InProcess()
+    source, channel = user_source(tmp_path, ODD, "net"), InProcess()
 
-    def ask(kind: str, what: str = "round") -> Reply:
+    def ask(kind: str) -> Reply:
         case = make_case("fp32", workload="odd.py:net", parameters={"kind": kind}, batch_size=None)
-        if what == "describe":
-            return channel.serve(make_request(what, source=source, parameters={"kind": kind}))
-        return channel.serve(make_request(what, source=source, case=case, builds=1))
+        return channel.serve(make_request("round", source=source, case=case, builds=1))
 
     return ask
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("system exit", "SystemExit: 0"),
-        ("undecodable", "FileNotFoundError: caf\\udce9.pt"),
-    ],
-)
-def test_whatever_a_network_raises_in_this_process_is_its_failure(
-    ask: Callable[..., Reply], kind: str, message: str
-) -> None:
-    failure = ask(kind).failure
+def test_whatever_a_network_raises_in_this_process_is_its_failure(ask: Callable[..., Reply]) -> None:
+    failure = ask("system exit").failure
     assert failure is not None
     assert failure.cause == "exception"
-    assert failure.message.startswith(f"{message} (odd.py, line ")
+    assert failure.message.startswith("SystemExit: 0 (odd.py, line ")
     assert "odd.py" in failure.frames[-1]
 
 

@@ -70,7 +70,6 @@ class Outcome:
     control_fired: Booleans
 
     def share(self, verdict: ChangeStatus) -> Share:
-        """Return the share of cells with a verdict."""
         return _share(self.verdicts == verdict)
 
     @property
@@ -284,12 +283,9 @@ def _means(seconds: Floats, fresh: Floats | None = None) -> Means:
 def _blocks(seconds: Floats, fresh: Floats | None = None) -> Blocks:
     confirmation = seconds[:, :0] if fresh is None else fresh
     return Blocks(
-        baseline=seconds[..., 0],
-        candidate=seconds[..., CANDIDATE],
-        control=seconds[..., CONTROL],
-        confirm_baseline=confirmation[..., 0],
-        confirm_candidate=confirmation[..., CANDIDATE],
-    )
+        baseline=seconds[..., 0], candidate=seconds[..., CANDIDATE], control=seconds[..., CONTROL],
+        confirm_baseline=confirmation[..., 0], confirm_candidate=confirmation[..., CANDIDATE],
+    )  # fmt: skip
 
 
 def _share(happened: np.ndarray) -> Share:
@@ -297,10 +293,8 @@ def _share(happened: np.ndarray) -> Share:
 
 
 def share_of_cells(happened: Booleans) -> Share:
-    """Return the share of cells in which something happened."""
     return _share(happened)
 
 
 def share_of_gates(happened: Booleans) -> Share:
-    """Return the share of gates in which something happened to any cell."""
     return _share(np.any(happened, axis=1))

@@ -56,17 +56,11 @@ def measured(script: Script, number: int, slower: float = 1.0) -> Round:
     script.work = work
     told = watched.telemetry([span for one in builds for span in one.spans])
     return make_round(
-        CASE,
-        number=number,
-        samples=[one.samples for one in builds],
-        steps_per_sample=[one.steps_per_sample for one in builds],
-        warmup_steps=[one.warmup_steps for one in builds],
-        windows=[one.windows for one in builds],
-        burst_seconds=min(one.burst_seconds or 1.0 for one in builds),
-        steady=builds[0].steady,
-        telemetry=told,
-        fitness=Fitness(accelerator_clock_hz=told.clock_hz),
-    )
+        CASE, number=number, samples=[one.samples for one in builds],
+        steps_per_sample=[one.steps_per_sample for one in builds], warmup_steps=[one.warmup_steps for one in builds],
+        windows=[one.windows for one in builds], burst_seconds=min(one.burst_seconds or 1.0 for one in builds),
+        steady=builds[0].steady, telemetry=told, fitness=Fitness(accelerator_clock_hz=told.clock_hz),
+    )  # fmt: skip
 
 
 def run_of(rounds: Sequence[Round], header: Header | None = None) -> StoredRun:

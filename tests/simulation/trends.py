@@ -39,7 +39,6 @@ def contention(generator: Generator, points: int, spread: float) -> Floats:
 
 
 def outliers(generator: Generator, points: int, spread: float) -> Floats:
-    """15% of the points are twice as slow."""
     return generator.normal(0, spread, points) + math.log(2) * (generator.random(points) < 0.15)
 
 
@@ -72,7 +71,6 @@ SERIES: Mapping[str, Model] = MappingProxyType(
 
 
 def places(logs: Floats) -> list[int]:
-    """Return the places of steps in a series."""
     return [level[0] for _, level in find_steps(logs, logs, THRESHOLD)]
 
 

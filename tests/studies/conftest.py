@@ -1,5 +1,15 @@
 """What tests of studies share with those of measuring: a case, a network, a server."""
 
-from tests.worker.conftest import case, channel, classifier
+from collections.abc import Callable
 
-__all__ = ["case", "channel", "classifier"]
+import pytest
+
+from ampbench.records.case import Case
+from tests.worker.conftest import channel, classifier, make_case
+
+__all__ = ["channel", "classifier"]
+
+
+@pytest.fixture
+def case() -> Callable[..., Case]:
+    return make_case

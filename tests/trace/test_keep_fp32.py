@@ -198,25 +198,6 @@ def test_an_embedding_gives_the_half_that_its_model_was_moved_to(order):
     assert net.float()(torch.arange(5)).dtype is torch.float32
 
 
-def test_roi_align_takes_coordinates_that_half_cannot_hold_from_end_to_end():
-    ops = pytest.importorskip("torchvision.ops")
-    edge = (torch.arange(2300) >= 2055).float().expand(1, 1, 4, 2300)
-    boxes = torch.tensor([[2050.7, 0.5, 2061.3, 3.5]])
-    assert boxes.half()[0, 0] == 2050
-    pool = ops.RoIAlign(output_size=(1, 4), spatial_scale=1.0, sampling_ratio=2)
-    exact = pool(edge, [boxes])
-    with pytest.raises(RuntimeError, match=r"(?i)type"):
-        pool(edge.half(), [boxes])
-    rounded = pool(edge.half(), [boxes.half()])
-    ampbench.keep_fp32(ops.RoIAlign)
-    try:
-        kept = pool(edge.half(), [boxes])
-    finally:
-        ampbench.release_fp32(ops.RoIAlign)
-    assert torch.equal(kept, exact)
-    assert not torch.equal(rounded.float(), exact)
-
-
 def encoder(batch_first=True):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=batch_first)
@@ -264,7 +245,7 @@ def test_an_encoder_layer_in_eval_leaves_its_fused_path_for_a_kept_class():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["layers.0.linear1", "layers.0.self_attn", "layers.0", "layers.1.norm1"])
+@pytest.mark.parametrize("name", ["layers.0.self_attn", "layers.0"])
 def test_an_encoder_in_half_with_an_island_takes_padded_batches(name):
     net, batch = encoder()
     padded = torch.arange(5).expand(3, 5) > torch.tensor([[4], [2], [3]])

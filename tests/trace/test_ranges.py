@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from ampbench.studies.headroom import RangesAsked, predicted_and_seen
+from ampbench.studies.headroom_measure import measure_ranges
 from ampbench.trace.ranges import SMALL, Counts, count_magnitudes, count_together, normalises_together, watch_ranges
+from ampbench.workload import Workload
+from tests.stored_runs import make_case
+from tests.studies.working import at_work
 from tests.traced_programs import conv_net, encoder
 
 
@@ -207,7 +212,6 @@ def test_the_user_s_hooks_still_run_and_ours_are_gone_afterwards():
 
 
 def plain(values):
-    """Return the counts of Python floats, one by one."""
     finite = [abs(value) for value in values if math.isfinite(value)]
     return Counts(
         elements=len(values),
@@ -276,16 +280,12 @@ class ForImages(nn.LayerNorm):
 TINY = 2.0**-30
 CHANNEL, ROW = (slice(None), 1), 1
 CASES = [
-    (nn.BatchNorm1d(4), (3, 4), CHANNEL),
-    (nn.BatchNorm2d(4), (3, 4, 2, 2), CHANNEL),
-    (nn.InstanceNorm1d(4), (3, 4, 5), (2, 1)),
-    (nn.InstanceNorm1d(4), (4, 5), ROW),
-    (nn.InstanceNorm2d(4), (3, 4, 5, 5), (2, 1)),
-    (nn.GroupNorm(2, 4), (3, 4, 5), (1, slice(0, 2))),
-    (nn.LayerNorm(4), (3, 2, 4), (1, 1)),
-    (nn.LayerNorm([2, 4]), (3, 2, 4), ROW),
+    (nn.BatchNorm1d(4), (3, 4), CHANNEL), (nn.BatchNorm2d(4), (3, 4, 2, 2), CHANNEL),
+    (nn.InstanceNorm1d(4), (3, 4, 5), (2, 1)), (nn.InstanceNorm1d(4), (4, 5), ROW),
+    (nn.InstanceNorm2d(4), (3, 4, 5, 5), (2, 1)), (nn.GroupNorm(2, 4), (3, 4, 5), (1, slice(0, 2))),
+    (nn.LayerNorm(4), (3, 2, 4), (1, 1)), (nn.LayerNorm([2, 4]), (3, 2, 4), ROW),
     (ForImages(3), (2, 3, 5, 5), (0, slice(None), 1, 2)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("module", "shape", "place"), CASES)
@@ -309,3 +309,45 @@ def test_those_that_remember_their_statistics_normalise_value_by_value():
     assert normalises_together(nn.LayerNorm(3).eval())
     assert not normalises_together(nn.RMSNorm(3))
     assert not normalises_together(nn.Linear(3, 3))
+
+
+NAMES = ("squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5")
+
+
+def rescale(model):
+    """Make a layer a third down the network too large, and one two thirds down too small, by random factors."""
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    for layer, power in ((layers[len(layers) // 3], 4.0), (layers[2 * len(layers) // 3], -7.0)):
+        factor = 10.0 ** (power + 2 * torch.rand(()).item())
+        for parameter in layer.parameters():
+            parameter.data.mul_(factor)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_predictions_of_passes_in_training_and_inference_are_precise_and_complete():
+    models = pytest.importorskip("torchvision.models")
+    found = Counter()
+    for place, name in enumerate(NAMES):
+        torch.manual_seed(place)
+        model = models.get_model(name, weights=None)
+        if place % 2:
+            rescale(model)
+        workload = Workload(
+            module=model, inputs=torch.randn(2, 3, 64, 64), loss=lambda output: output.float().square().mean()
+        )
+        for phase in ("training", "inference"):
+            passed = measure_ranges(
+                at_work(workload, make_case(workload="net", family="vision", phase=phase, batch_size=2)),
+                RangesAsked(precisions=["fp16_autocast", "fp16_pure"]),
+            )
+            for low in passed.low_runs:
+                for row in predicted_and_seen(passed, low):
+                    for event, happened in row.events.items():
+                        if happened.seen is not None:
+                            found[low.precision, event, bool(happened.predicted), happened.seen] += 1
+    for key in {(precision, event) for precision, event, *_ in found}:
+        right = found[*key, True, True]
+        assert right > 20, key
+        assert right >= 0.95 * (right + found[*key, True, False]), (key, found)
+        assert right >= 0.95 * (right + found[*key, False, True]), (key, found)

@@ -88,14 +88,12 @@ def trained_module(workload: Any, storage: torch.dtype) -> nn.Module:
 
 
 def infer(workload: Any, kind: Format) -> Step:
-    """Return a step of inference."""
     module = copy.deepcopy(workload.module).to(kind.storage).eval()
     with torch.inference_mode(), products(kind), torch.autocast("cpu", kind.autocast, kind.autocast is not None):
         return Step(doubled(module(batches_in(workload, kind.storage)[0][0])))
 
 
 def train(workload: Any, kind: Format) -> Step:
-    """Return a step of training on the first batch."""
     module = trained_module(workload, kind.storage)
     given = copy.deepcopy(module.state_dict())
     weights = dict(module.named_parameters())

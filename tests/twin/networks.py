@@ -1,4 +1,4 @@
-"""Ten small networks, as a user's file has them; each has a seed of its own, so that every caller gets the same."""
+"""Nine small networks, as a user's file has them; each has a seed of its own, so that every caller gets the same."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -12,7 +12,7 @@ from ampbench import Workload
 
 Make = Callable[[], Workload]
 SGD = partial(torch.optim.SGD, lr=0.01)
-LOGITS = {"mlp": "", "convolutions": "", "recurrent": "", "tokens": "", "heads": "scores"}
+LOGITS = {"convolutions": "", "recurrent": "", "tokens": "", "heads": "scores"}
 """The names of the outputs that are logits, with classes in dimension 1."""
 
 
@@ -69,14 +69,7 @@ def of_heads(output: dict[str, torch.Tensor], targets: tuple[torch.Tensor, torch
 
 
 def workload(module: nn.Module, inputs: Any, targets: Any, loss: Any, optimizer: Any = SGD) -> Workload:
-    """Return a workload of one batch."""
     return Workload(module=module, inputs=[inputs], targets=[targets], loss=loss, optimizer=optimizer)
-
-
-@seeded
-def mlp() -> Workload:
-    network = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 10))
-    return workload(network, torch.randn(16, 20), torch.randint(10, (16,)), functional.cross_entropy)
 
 
 @seeded
@@ -91,8 +84,7 @@ def convolutions() -> Workload:
 
 @seeded
 def recurrent() -> Workload:
-    adam = partial(torch.optim.Adam, lr=2e-3)
-    return workload(Recurrent(), torch.randn(8, 7, 6), torch.randint(5, (8,)), functional.cross_entropy, adam)
+    return workload(Recurrent(), torch.randn(8, 7, 6), torch.randint(5, (8,)), functional.cross_entropy)
 
 
 @seeded
@@ -147,9 +139,7 @@ def batches() -> Workload:
     return Workload(module=network, inputs=inputs, targets=targets, loss=functional.mse_loss, optimizer=adamw)
 
 
-NETWORKS = (
-    mlp, convolutions, recurrent, attention, tokens, group_norm, residual, heads, transposed, batches,
-)  # fmt: skip
+NETWORKS = (convolutions, recurrent, attention, tokens, group_norm, residual, heads, transposed, batches)
 
 
 class Forgetting(nn.Module):

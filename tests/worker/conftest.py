@@ -1,14 +1,18 @@
 """Small networks and cases for the worker's tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.servers import ServerChannel
 from ampbench.records.case import Case
+from ampbench.records.measured import Divergence
+from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.machine import Cpu
 from ampbench.workload import Workload
 from tests import stored_runs
 
@@ -19,9 +23,21 @@ def make_case(precision: str = "fp32", phase: str = "inference", path: str = "ea
     return stored_runs.make_case(precision, **fields | changes)
 
 
-@pytest.fixture
-def case() -> Callable[..., Case]:
-    return make_case
+case = make_case
+
+
+def diverge(workload: Workload, case: Case, references: References | None = None, device: Any = None) -> Divergence:
+    return measure_divergence(workload, case, device or Cpu(), references or References())
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+def numpy_bf16(values: np.ndarray) -> np.ndarray:
+    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
 
 
 @pytest.fixture

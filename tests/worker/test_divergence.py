@@ -29,25 +29,13 @@ from ampbench.worker.distances import (
     named_outputs,
     worst_gradient,
 )
-from ampbench.worker.divergence import (
-    NOT_DECIDED,
-    Reference,
-    References,
-    measure_divergence,
-    trusted_reference,
-)
+from ampbench.worker.divergence import NOT_DECIDED, Reference, References, measure_divergence, trusted_reference
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import recipe_of
 from ampbench.worker.step import EQUAL_DRAWS
 from ampbench.workload import Workload
 from tests.stored_runs import change_divergence, make_divergence
-
-MakeCase = Callable[..., Case]
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.float().square().mean()
-
+from tests.worker.conftest import case, diverge, mean_square, numpy_bf16
 
 finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
 
@@ -109,12 +97,6 @@ def test_what_is_no_classifier_has_no_agreement() -> None:
     assert class_dimension(output, torch.tensor([1, -100, 0, 1])) == 1
 
 
-def numpy_bf16(values: np.ndarray) -> np.ndarray:
-    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
-    mantissa, exponent = np.frexp(values)
-    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
-
-
 def numpy_fp16(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(float)
 
@@ -157,7 +139,7 @@ def apart(values: np.ndarray, references: np.ndarray) -> float:
     ("precision", "rounded"), [("fp32", numpy_fp32), ("fp16_pure", numpy_fp16), ("bf16_pure", numpy_bf16)]
 )
 def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
-    precision: str, rounded: Callable[[np.ndarray], np.ndarray], phase: str, case: MakeCase
+    precision: str, rounded: Callable[[np.ndarray], np.ndarray], phase: str
 ) -> None:
     draw = np.random.default_rng(0)
     x, low, high = (numpy_fp32(draw.uniform(0.5, 2, (8, 6))) for _ in range(3))
@@ -169,7 +151,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
         loss=weighted(*weights),
         optimizer=half_the_gradient,
     )
-    found = measure_divergence(workload, case(precision, phase), Cpu(), References())
+    found = diverge(workload, case(precision, phase))
 
     def stepped(cast: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Outputs, gradients and updated weights, each of both gains."""
@@ -183,41 +165,26 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
         value, exact = own[0][place], truth[0][place]
         samples = [apart(*pair) for pair in zip(value, exact, strict=True)]
         return OutputError(
-            name=name,
-            elements=48,
-            centred=False,
-            rel_l2=apart(value, exact),
+            name=name, elements=48, centred=False, rel_l2=apart(value, exact),
             floor_rel_l2=apart(rounded(exact), exact),
             over_spread=np.linalg.norm(value - exact) / np.linalg.norm(exact - exact.mean(0)),
-            sample_p99_rel_l2=np.quantile(samples, 0.99),
-            sample_worst_rel_l2=max(samples),
-        )
+            sample_p99_rel_l2=np.quantile(samples, 0.99), sample_worst_rel_l2=max(samples),
+        )  # fmt: skip
 
     def sketch(names: str, tensors: np.ndarray) -> Sketch:
         return sketch_of((name, [tensor.ravel()]) for name, tensor in zip(names.split(), tensors, strict=True))
 
     expected = make_divergence(
-        case(precision, phase),
-        weights_digest=weights_digest(workload),
-        inputs_digest=inputs_digest(workload),
-        output_reference_norm=np.linalg.norm(truth[0]),
-        output_elements=96,
-        output_reference_nonfinite=0,
-        output_reference_nan=0,
-        output_rel_l2=apart(own[0], truth[0]),
+        case(precision, phase), weights_digest=weights_digest(workload), inputs_digest=inputs_digest(workload),
+        output_reference_norm=np.linalg.norm(truth[0]), output_elements=96, output_reference_nonfinite=0,
+        output_reference_nan=0, output_rel_l2=apart(own[0], truth[0]),
         output_max_abs=np.abs(own[0] - truth[0]).max(),
-        output_cosine=(own[0] * truth[0]).sum() / np.linalg.norm(own[0]) / np.linalg.norm(truth[0]),
-        output_nan=0,
-        output_unlike=0,
-        output_fp32_nonfinite=0,
-        output_floor_rel_l2=apart(rounded(truth[0]), truth[0]),
-        output_fp32_rel_l2=apart(fp32[0], truth[0]),
-        outputs=[output(0, "low"), output(1, "high")],
-        fp32_products={} if precision == "fp32" else None,
-        input_largest=x.max(),
-        output_shapes=[[8, 6], [8, 6]],
+        output_cosine=(own[0] * truth[0]).sum() / np.linalg.norm(own[0]) / np.linalg.norm(truth[0]), output_nan=0,
+        output_unlike=0, output_fp32_nonfinite=0, output_floor_rel_l2=apart(rounded(truth[0]), truth[0]),
+        output_fp32_rel_l2=apart(fp32[0], truth[0]), outputs=[output(0, "low"), output(1, "high")],
+        fp32_products={} if precision == "fp32" else None, input_largest=x.max(), output_shapes=[[8, 6], [8, 6]],
         output_sketch=sketch("0 1", truth[0]).text,
-    )
+    )  # fmt: skip
     if phase == "training":
         errors = {name: apart(*pair) for name, *pair in zip(("low", "high"), own[1], truth[1], strict=True)}
         worst = max(errors, key=lambda name: errors[name])
@@ -256,7 +223,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
     assert record_data(found) == near(msgspec.to_builtins(expected, enc_hook=float))
 
 
-def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
+def test_the_largest_values_of_all_batches_are_told() -> None:
     """Of inputs but masks, and of targets that an output in half is to reach."""
     mask = torch.tensor([[0.0, -1e9]])
     inputs = [{"x": torch.tensor([[1.0, size]]), "mask": mask, "ids": torch.tensor([2**40])} for size in (-3.0, 7e4)]
@@ -270,9 +237,9 @@ def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
         return (output - targets["y"].clamp(-1, 1)).square().mean()
 
     workload = Workload(module=Masked(2, 3), inputs=inputs, targets=targets, loss=loss)
-    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    found = diverge(workload, case("fp16_autocast", "training"))
     assert (found.input_largest, found.target_largest) == (7e4, 1e5)
-    found = measure_divergence(workload, case("fp32", "training"), Cpu(), References())
+    found = diverge(workload, case("fp32", "training"))
     assert (found.input_largest, found.target_largest) == (7e4, None)
 
 
@@ -280,24 +247,24 @@ def test_the_largest_values_of_all_batches_are_told(case: MakeCase) -> None:
     ("precision", "stall"), [("bf16_pure", 2**-9), ("fp16_master", 2**-12), ("bf16_autocast", 2**-25)]
 )
 def test_running_statistics_stall_in_the_dtype_that_they_are_stored_in(
-    precision: str, stall: float, classifier: Workload, case: MakeCase
+    precision: str, stall: float, classifier: Workload
 ) -> None:
     classifier.module[1].momentum = 0.01
     classifier.module.append(torch.nn.BatchNorm1d(4, momentum=0.1))
     classifier.module.append(torch.nn.BatchNorm1d(4, momentum=None))
-    found = measure_divergence(classifier, case(precision, "training"), Cpu(), References())
+    found = diverge(classifier, case(precision, "training"))
     assert found.statistics_stall == stall / 0.01
-    assert measure_divergence(classifier, case(precision), Cpu(), References()).statistics_stall is None
+    assert diverge(classifier, case(precision)).statistics_stall is None
 
 
-def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeCase) -> None:
+def test_numbers_that_are_not_finite_are_counted_by_where_they_arise() -> None:
     """In fp16 1e5 is infinite and 1e-10 is zero; in fp32 1e20 squared is infinite."""
     x = torch.tensor([[1.0, 0.0, 1.0, 1e-10, 1.0, 1.0, 0.0, 1e20]])
     low = np.array([[1e5, 1e5, math.inf, math.inf, math.nan, 1, 1, 1]])
     high = np.array([[1, 1, 1, 1, 1, 1, 1, 1e20]])
     weights = np.array([[1e5, 1, 1, 1, 1, 1, 1e5, math.inf]])
     workload = Workload(module=Gains(low, high), inputs=x, loss=weighted(np.ones((1, 8)), weights))
-    found = measure_divergence(workload, case("fp16_pure", "training"), Cpu(), References())
+    found = diverge(workload, case("fp16_pure", "training"))
     assert (found.output.nonfinite, found.output.nan, found.output.fp32_nonfinite) == (4, 1, 1)
     assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.unlike) == (3, 1, 1)
     assert found.output.undefined == "1 of 16 output elements is NaN in fp64 already"
@@ -312,20 +279,20 @@ def test_numbers_that_are_not_finite_are_counted_by_where_they_arise(case: MakeC
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
-def test_the_noise_of_a_batch_is_half_the_squared_distance_of_two(precision: str, case: MakeCase) -> None:
+def test_the_noise_of_a_batch_is_half_the_squared_distance_of_two(precision: str) -> None:
     draw = np.random.default_rng(0)
     x, low, high, *weights = draw.uniform(0.5, 2, (5, 8, 6))
     inputs = torch.tensor(x, dtype=torch.float32)
     workload = Workload(module=Gains(low, high), inputs=[inputs, 2 * inputs], loss=weighted(*weights))
-    found = measure_divergence(workload, case(precision, "training"), Cpu(), References())
+    found = diverge(workload, case(precision, "training"))
     # of gradients g and 2g: |g|² / 2 apart, of (1 + 4)|g|² / 2
     assert found.gradient.noise == pytest.approx(math.sqrt(0.5 / 2.5))
     alone = dataclasses.replace(workload, inputs=inputs)
-    one = measure_divergence(alone, case(precision, "training"), Cpu(), References())
+    one = diverge(alone, case(precision, "training"))
     assert one.gradient.noise is None
 
 
-def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase) -> None:
+def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter() -> None:
     found = diverged(case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
     assert found.gradient.undefined == "the reference gradient is zero"
     assert found.notes.count(found.gradient.undefined) == 1
@@ -334,29 +301,29 @@ def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter(case: MakeCase)
     assert (found.gradient.flushed, found.reference.grad_norm) == (0, 0.0)
 
 
-def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed(case: MakeCase) -> None:
+def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed() -> None:
     workload = Workload(
         module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: output[:, :4].square().sum()
     )
-    found = measure_divergence(workload, case("bf16_pure", "training"), Cpu(), References())
+    found = diverge(workload, case("bf16_pure", "training"))
     assert (found.gradient.flushed, found.gradient.elements) == (0, 72)
 
 
-def test_dropout_is_switched_off_and_said_so(case: MakeCase) -> None:
+def test_dropout_is_switched_off_and_said_so() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
     workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
-    found = measure_divergence(workload, case("bf16_autocast", "training"), Cpu(), References())
+    found = diverge(workload, case("bf16_autocast", "training"))
     assert found.output.rel_l2 < 1e-2
     assert any("dropout" in note for note in found.notes)
 
 
-def test_a_forward_without_a_floating_output_is_refused(case: MakeCase) -> None:
+def test_a_forward_without_a_floating_output_is_refused() -> None:
     class Ids(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.argmax(1)
 
     with pytest.raises(TypeError, match="no floating tensor"):
-        measure_divergence(Workload(module=Ids(), inputs=torch.randn(2, 4)), case(), Cpu(), References())
+        diverge(Workload(module=Ids(), inputs=torch.randn(2, 4)), case())
 
 
 class Made(torch.nn.Module):
@@ -375,10 +342,10 @@ def diverged(
 ) -> Divergence:
     torch.manual_seed(0)
     workload = Workload(module=Made(make), inputs=torch.randn(8, 16), **fields)
-    return measure_divergence(workload, case, Cpu(), references or References())
+    return diverge(workload, case, references)
 
 
-def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase) -> None:
+def test_infinities_that_are_meant_leave_the_error_of_the_others() -> None:
     found = diverged(case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
     assert 0 < found.output.rel_l2 < 1e-2
     assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.nonfinite) == (8, 0, 0)
@@ -395,11 +362,11 @@ def test_infinities_that_are_meant_leave_the_error_of_the_others(case: MakeCase)
         (lambda y: 0 * y + math.inf, "all 32 output elements are infinite, in fp64, too"),
     ],
 )
-def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str, case: MakeCase) -> None:
+def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str) -> None:
     assert diverged(case("bf16_pure"), make).output.undefined == said
 
 
-def test_complex_outputs_are_compared_as_their_parts(case: MakeCase) -> None:
+def test_complex_outputs_are_compared_as_their_parts() -> None:
     def spectrum(y: torch.Tensor) -> torch.Tensor:
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
         return torch.view_as_complex(wide.view(8, 2, 2))
@@ -424,7 +391,7 @@ def mixed(y: torch.Tensor) -> torch.Tensor:
     return (y if y.dtype == torch.float64 else y.float()) @ torch.ones(4, 4)
 
 
-def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_is_named(case: MakeCase) -> None:
+def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_is_named() -> None:
     references = References()
     low = diverged(case("bf16_autocast"), mixed, references)
     exact = diverged(case("fp32"), mixed)
@@ -440,7 +407,7 @@ def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_i
     assert exact.reference.grad_norm is low.reference.grad_norm is None, "no gradient is taken in inference"
 
 
-def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCase) -> None:
+def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients() -> None:
     exact = diverged(case("fp32", "training"), mixed, loss=lambda output: output.square().mean())
     low = diverged(case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
     assert low.reference.loss == pytest.approx(exact.loss, rel=1e-6)
@@ -455,14 +422,14 @@ def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients(case: MakeCas
     assert not [note for note in low.notes if "loss" in note]
 
 
-def test_the_steps_that_a_group_shares_are_taken_once(case: MakeCase) -> None:
+def test_the_steps_that_a_group_shares_are_taken_once() -> None:
     taken: list[torch.dtype] = []
     references, workload = References(), Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16))
     workload.module.register_forward_hook(lambda module, given, output: taken.append(output.dtype))
 
     def steps(workload: Workload, precision: str) -> list[torch.dtype]:
         taken.clear()
-        measure_divergence(workload, case(precision), Cpu(), references)
+        diverge(workload, case(precision), references)
         return list(taken)
 
     reference = [torch.float64, torch.float32, torch.float64]  # the last tells what is chance
@@ -472,7 +439,7 @@ def test_the_steps_that_a_group_shares_are_taken_once(case: MakeCase) -> None:
     assert steps(dataclasses.replace(workload), "fp32") == reference  # another workload
 
 
-def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown(case: MakeCase) -> None:
+def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown() -> None:
     def no_fp32(y: torch.Tensor) -> torch.Tensor:
         if y.dtype is torch.float32:
             raise RuntimeError("no kernel")
@@ -487,7 +454,7 @@ def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown(ca
         diverged(case("fp32"), no_fp32)
 
 
-def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured(case: MakeCase) -> None:
+def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured() -> None:
     def only_half(y: torch.Tensor) -> torch.Tensor:
         if y.dtype is not torch.bfloat16:
             raise RuntimeError(f"no kernel for {y.dtype}")
@@ -506,7 +473,7 @@ def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_me
         diverged(case("fp32"), only_half)
 
 
-def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(case: MakeCase) -> None:
+def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail() -> None:
     found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
     assert found.output.rel_l2 is None
     assert found.output.undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
@@ -514,7 +481,7 @@ def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail(c
     assert found.reference.output_norm > 0, "the reference is none the less known"
 
 
-def test_gradients_that_only_one_side_has_leave_no_gradient_error(case: MakeCase) -> None:
+def test_gradients_that_only_one_side_has_leave_no_gradient_error() -> None:
     def detached(y: torch.Tensor) -> torch.Tensor:
         return y if y.dtype == torch.float64 else y.detach()
 
@@ -569,11 +536,10 @@ DRAWN = ("randn_like", "in fp64", "rand", "normal_", "bernoulli", "multinomial",
 
 
 @pytest.mark.parametrize(("how", "phase"), [*((how, "training") for how in DRAWN), ("dropout", "inference")])
-def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: MakeCase) -> None:
+def test_all_precisions_see_the_same_random_numbers(how: str, phase: str) -> None:
     references, workload = References(), noisy(how)
     errors = [
-        measure_divergence(workload, case(precision, phase), Cpu(), references)
-        for precision in ("fp32", "fp16_autocast", "bf16_pure")
+        diverge(workload, case(precision, phase), references) for precision in ("fp32", "fp16_autocast", "bf16_pure")
     ]
     assert errors[0].output.rel_l2 < 1e-6
     assert all(1e-5 < found.output.rel_l2 < 2e-2 for found in errors[1:])
@@ -584,10 +550,10 @@ def test_all_precisions_see_the_same_random_numbers(how: str, phase: str, case: 
 
 
 @pytest.mark.parametrize("how", ["own generator", "state"])
-def test_errors_of_chance_are_told_from_those_of_rounding(how: str, case: MakeCase) -> None:
+def test_errors_of_chance_are_told_from_those_of_rounding(how: str) -> None:
     references, workload = References(), noisy(how)
     for precision in ("fp32", "bf16_pure"):
-        found = measure_divergence(workload, case(precision), Cpu(), references)
+        found = diverge(workload, case(precision), references)
         assert found.chance_rel_l2 == held_by(references, workload, case(precision)).chance > 0.01
     with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
         trusted_reference(workload, case("bf16_pure"), Cpu())
@@ -604,10 +570,10 @@ class TwoOutputs(torch.nn.Module):
         return {"steady": self.steady(x), "noisy": self.noisy(x)}
 
 
-def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have(case: MakeCase) -> None:
+def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have() -> None:
     workload = Workload(module=TwoOutputs(), inputs=torch.linspace(-1, 1, 64).reshape(4, 16))
     references = References()
-    steady, drawn = measure_divergence(workload, case("bf16_pure"), Cpu(), references).output.tensors
+    steady, drawn = diverge(workload, case("bf16_pure"), references).output.tensors
     assert (steady.name, steady.undefined) == ("steady", "")
     assert 1e-9 < steady.rel_l2 < 1e-2
     apart = held_by(references, workload, case("bf16_pure")).chances[1]
@@ -615,11 +581,11 @@ def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others
 
 
 @pytest.mark.parametrize("path", ["eager", "traced"])
-def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_same(path: str, case: MakeCase) -> None:
+def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_same(path: str) -> None:
     torch.manual_seed(0)
     references, drawn = References(), case("bf16_pure", path=path)
     workload = Workload(module=Made(lambda y: y + 1e-4 * torch.randn_like(y)), inputs=torch.randn(8, 16))
-    found = measure_divergence(workload, drawn, Cpu(), references)
+    found = diverge(workload, drawn, references)
     chance = held_by(references, workload, drawn).chance
     assert 1e-5 < chance < found.output.floor_rel_l2
     assert found.output.fp32_rel_l2 < 1e-6
@@ -629,7 +595,7 @@ def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_sa
     assert found.output.tensors[0].undefined == (f"chance alone makes it {chance:.1e}" if own else "")
 
 
-def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agree(case: MakeCase) -> None:
+def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agree() -> None:
     seen: list[torch.dtype] = []
 
     def shorter_the_second_time(y: torch.Tensor) -> torch.Tensor:
@@ -637,7 +603,7 @@ def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agre
         return y[: 3 if seen.count(torch.float64) == 2 and y.dtype is torch.float64 else 5]
 
     references, workload = References(), Workload(module=Made(shorter_the_second_time), inputs=torch.randn(8, 16))
-    found = measure_divergence(workload, case("bf16_pure"), Cpu(), references)
+    found = diverge(workload, case("bf16_pure"), references)
     assert held_by(references, workload, case("bf16_pure")).chance == 1.0
     assert found.output.tensors[0].rel_l2 == found.output.rel_l2 > 1e-4
 
@@ -651,14 +617,14 @@ class Elsewhere:
 
 @pytest.mark.parametrize(("how", "repeatable"), [("dropout", True), ("own generator", False)])
 def test_a_step_elsewhere_than_on_the_cpu_is_repeatable_where_it_gives_the_same_bits_again(
-    how: str, repeatable: bool, case: MakeCase
+    how: str, repeatable: bool
 ) -> None:
-    found = measure_divergence(noisy(how), case("bf16_pure"), Elsewhere(), References())
+    found = diverge(noisy(how), case("bf16_pure"), device=Elsewhere())
     assert found.repeatable is repeatable
 
 
 @pytest.mark.parametrize("what", ["gradients", "weights"])
-def test_a_training_step_is_repeatable_where_its_gradients_and_weights_are_too(what: str, case: MakeCase) -> None:
+def test_a_training_step_is_repeatable_where_its_gradients_and_weights_are_too(what: str) -> None:
     steps = itertools.count(1.0)
 
     def optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -668,10 +634,10 @@ def test_a_training_step_is_repeatable_where_its_gradients_and_weights_are_too(w
         return mean_square(output) * (next(steps) if what == "gradients" else 1.0)
 
     workload = Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16), loss=loss, optimizer=optimizer)
-    assert measure_divergence(workload, case("fp32", "training"), Elsewhere(), References()).repeatable is False
+    assert diverge(workload, case("fp32", "training"), device=Elsewhere()).repeatable is False
 
 
-def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeated(case: MakeCase) -> None:
+def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeated() -> None:
     def fails_the_second_time(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
         seen: list[torch.dtype] = []
 
@@ -685,16 +651,16 @@ def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeate
 
     def found(error: Exception) -> Divergence:
         workload = Workload(module=Made(fails_the_second_time(error)), inputs=torch.randn(8, 16))
-        return measure_divergence(workload, case("bf16_pure"), Elsewhere(), References())
+        return diverge(workload, case("bf16_pure"), device=Elsewhere())
 
     assert found(torch.OutOfMemoryError("out of memory")).repeatable is None
     with pytest.raises(RuntimeError, match="no kernel"):
         found(RuntimeError("no kernel"))
 
 
-def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled(case: MakeCase) -> None:
+def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled() -> None:
     workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
-    found = measure_divergence(workload, case("fp16_autocast", "training"), Cpu(), References())
+    found = diverge(workload, case("fp16_autocast", "training"))
     assert found.scaler_scale < 2**16
     assert found.output.rel_l2 < 1e-2
 
@@ -709,7 +675,7 @@ TARGETS = torch.arange(8) % 4
         lambda o: torch.nn.functional.nll_loss(target=TARGETS, input=o.log_softmax(-1)),
     ],
 )
-def test_decisions_are_those_that_the_loss_of_a_closure_makes(loss: Callable[..., object], case: MakeCase) -> None:
+def test_decisions_are_those_that_the_loss_of_a_closure_makes(loss: Callable[..., object]) -> None:
     closure = diverged(case("bf16_pure"), lambda y: y, loss=loss)
     named = diverged(case("bf16_pure"), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
     assert (closure.output.argmax_agreeing, closure.output.argmax_decisions) == (
@@ -719,7 +685,7 @@ def test_decisions_are_those_that_the_loss_of_a_closure_makes(loss: Callable[...
     assert closure.output.argmax_decisions == 8
 
 
-def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so(case: MakeCase) -> None:
+def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so() -> None:
     for precision in ("fp32", "bf16_pure"):
         found = diverged(
             case(precision, "training"),
@@ -745,20 +711,18 @@ class Tilted(torch.nn.Module):
         return x + torch.tensor([0.0, 1e-10], dtype=x.dtype)
 
 
-def test_decisions_of_further_batches_are_held_against_fp64(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_of_further_batches_are_held_against_fp64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
     workload = Workload(module=Tilted(), inputs=torch.eye(2).repeat(4, 1), classes_dim=1)
     found = measure_divergence(workload, case("fp32"), Cpu(), References(), batches)
     assert (found.output.argmax_agreeing, found.output.argmax_decisions) == (8, 8)
     assert found.output.further.agreeing == 0 < found.output.further.decisions
-    alone = measure_divergence(workload, case("fp32"), Cpu(), References())
+    alone = diverge(workload, case("fp32"))
     assert alone.output.further.decisions == 0
 
 
 @pytest.mark.parametrize(("size", "path"), [(512, "eager"), (8, "traced")])
-def test_no_further_batch_follows_one_that_decides_or_a_step_that_is_not_eager(
-    size: int, path: str, case: MakeCase
-) -> None:
+def test_no_further_batch_follows_one_that_decides_or_a_step_that_is_not_eager(size: int, path: str) -> None:
     inputs = torch.eye(2).repeat(size // 2, 1)
     workload = Workload(module=Tilted(), inputs=inputs, classes_dim=1)
     found = measure_divergence(workload, case("fp32", path=path), Cpu(), References(), batches)

@@ -1,25 +1,28 @@
-"""Precisions below 16 bits: emulated layers, their gradients, what is kept higher, and whole cases with verdicts."""
+"""Precisions below 16 bits: emulated layers, their gradients, what is kept higher, and whole runs with verdicts."""
 
 import copy
-from collections.abc import Callable
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import ampbench
+from ampbench.cli.main import main
 from ampbench.core.precisions import COMPUTES, PRECISIONS
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.records.case import Case
 from ampbench.trace.emulated import emulate, kept_by
 from ampbench.trace.errors import watch_errors
 from ampbench.trace.formats import quantise
-from ampbench.worker.divergence import References, measure_divergence
+from ampbench.worker.divergence import References
 from ampbench.worker.machine import Cpu
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
+from tests.worker.conftest import case, diverge
 
-MakeCase = Callable[..., Case]
 FORMATS = ["float8", "float8_row", "mxfp8", "nvfp4"]
 
 
@@ -108,12 +111,9 @@ class Small(nn.Module):
 def images() -> Workload:
     torch.manual_seed(0)
     return Workload(
-        module=Small(),
-        inputs=torch.randn(8, 3, 8, 8),
-        targets=torch.randint(0, 4, (8,)),
-        loss=nn.functional.cross_entropy,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
-    )
+        module=Small(), inputs=torch.randn(8, 3, 8, 8), targets=torch.randint(0, 4, (8,)),
+        loss=nn.functional.cross_entropy, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def images() -> Workload:
     ],
 )
 def test_kept_modules_are_not_rounded(
-    keep: str, emulated: set[str], dtypes: set[torch.dtype], images: Workload, case: MakeCase
+    keep: str, emulated: set[str], dtypes: set[torch.dtype], images: Workload
 ) -> None:
     step = build_step(images, case(f"params=bf16,compute=mxfp8{keep}", "training"), Cpu())
     rounded = {
@@ -140,9 +140,7 @@ def test_kept_modules_are_not_rounded(
     step.run()
 
 
-def test_a_pattern_without_a_module_is_refused_and_so_is_a_network_without_a_product(
-    images: Workload, case: MakeCase
-) -> None:
+def test_a_pattern_without_a_module_is_refused_and_so_is_a_network_without_a_product(images: Workload) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown submodule 'haed': did you mean head"):
         build_step(images, case("params=bf16,compute=mxfp8,keep=haed:fp32"), Cpu())
     with pytest.raises(UsageError, match="mxfp8 changes nothing: this network has no linear layer"):
@@ -150,17 +148,17 @@ def test_a_pattern_without_a_module_is_refused_and_so_is_a_network_without_a_pro
     assert kept_by(PRECISIONS["params=bf16,keep=head.?:fp32"], images.module) == ["head.0", "head.1", "head.2"]
 
 
-def test_keeping_every_layer_in_bf16_is_bf16_autocast(images: Workload, case: MakeCase) -> None:
+def test_keeping_every_layer_in_bf16_is_bf16_autocast(images: Workload) -> None:
     kept = "params=fp32,compute=nvfp4,keep=stem:bf16,keep=head:bf16"
-    found = [measure_divergence(images, case(name), Cpu(), References()) for name in ("bf16_autocast", kept)]
+    found = [diverge(images, case(name)) for name in ("bf16_autocast", kept)]
     assert found[0].output.rel_l2 == found[1].output.rel_l2
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
-def test_errors_grow_as_formats_shrink_and_fp64_is_never_rounded(phase: str, images: Workload, case: MakeCase) -> None:
+def test_errors_grow_as_formats_shrink_and_fp64_is_never_rounded(phase: str, images: Workload) -> None:
     names = ["bf16_autocast", "float8_row", "nvfp4"]
     references = References()
-    found = {name: measure_divergence(images, case(name, phase), Cpu(), references) for name in names}
+    found = {name: diverge(images, case(name, phase), references) for name in names}
     errors = [found[name].output.rel_l2 for name in names]
     assert errors == sorted(errors)
     assert errors[0] * 3 < errors[1] < errors[2] < 0.5
@@ -170,14 +168,11 @@ def test_errors_grow_as_formats_shrink_and_fp64_is_never_rounded(phase: str, ima
         assert all(found[name].update.kept > 0.7 for name in names)
 
 
-def test_an_encoder_in_inference_runs_its_emulated_layers(case: MakeCase) -> None:
+def test_an_encoder_in_inference_runs_its_emulated_layers() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, dim_feedforward=64, batch_first=True)
     workload = Workload(module=layer, inputs=torch.randn(2, 8, 32))
-    errors = [
-        measure_divergence(workload, case(name), Cpu(), References()).output.rel_l2
-        for name in ("bf16_pure", "params=bf16,compute=nvfp4")
-    ]
+    errors = [diverge(workload, case(name)).output.rel_l2 for name in ("bf16_pure", "params=bf16,compute=nvfp4")]
     assert errors[1] > 3 * errors[0]
 
 
@@ -195,7 +190,7 @@ def test_a_modules_own_error_is_that_of_its_format(images: Workload) -> None:
 
 
 @pytest.mark.parametrize("name", ["bf16_stochastic", "bf16_kahan"])
-def test_updates_in_bf16_lose_little_on_average(name: str, case: MakeCase) -> None:
+def test_updates_in_bf16_lose_little_on_average(name: str) -> None:
     torch.manual_seed(0)
     workload = Workload(
         module=nn.Linear(64, 64),
@@ -203,10 +198,65 @@ def test_updates_in_bf16_lose_little_on_average(name: str, case: MakeCase) -> No
         loss=lambda output: output.square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
     )
-    found: dict[str, Any] = {
-        row: measure_divergence(workload, case(row, "training"), Cpu(), References()).update
-        for row in ("bf16_pure", name)
-    }
+    found: dict[str, Any] = {row: diverge(workload, case(row, "training")).update for row in ("bf16_pure", name)}
     assert found["bf16_pure"].kept < 0.9
     assert abs(1 - found[name].kept) < 0.05
     assert (found[name].kept_error is not None) == (name == "bf16_stochastic")
+
+
+EMULATED = [name for name, row in PRECISIONS.items() if row.emulated]
+TORCHAO = """
+import torch
+from ampbench import Precision
+
+
+def by(config):
+    def prepare(module, optimizer):
+        from torchao import quantization
+
+        quantization.quantize_(module, getattr(quantization, config)())
+        return module
+
+    return prepare
+
+
+ao_int8 = Precision(name="ao_int8", storage="bfloat16", prepare=by("Int8WeightOnlyConfig"))
+ao_float8 = Precision(name="ao_float8", storage="bfloat16", prepare=by("Float8WeightOnlyConfig"))
+
+
+def make():
+    network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    return network, torch.randn(16, 64)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "phase"), [("simple_conv", "inference"), ("decoder_lm", "training")])
+def test_a_network_in_every_emulated_precision_has_errors_and_a_verdict_but_no_time(
+    name: str, phase: str, tmp_path: Path
+) -> None:
+    words = ["run", name, "--preset", "tiny", "--phase", phase, "--precision", ",".join(["fp32", *EMULATED])]
+    trains = ["--optimizer", "adamw:lr=1e-3"] if phase == "training" else []
+    assert main([*words, *trains, "--rounds", "1", "--results", str(tmp_path)]) == 0
+    frame = ampbench.load(tmp_path).set_index("precision")
+    measured = frame.loc[EMULATED].dropna(subset="output_rel_l2")
+    missing = {"inference": {"bf16_stochastic", "bf16_kahan"}, "training": {"int8_weights"}}[phase]
+    assert set(EMULATED) - set(measured.index) == missing
+    assert measured["seconds_median"].isna().all()
+    assert measured["output_rel_l2"].between(1e-4, 1).all()
+    assert set(measured["verdict"]) <= {"ok", "refused"}
+    assert measured["verdict_code"].notna().all()
+    assert frame.loc["nvfp4", "output_rel_l2"] > frame.loc["float8_row", "output_rel_l2"]
+
+
+@pytest.mark.slow
+def test_torchaos_own_modules_are_measured_and_int8_errs_as_the_emulated_one(tmp_path: Path) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    (tmp_path / "own.py").write_text(TORCHAO)
+    names = "fp32,ao_int8,ao_float8,int8_weights"
+    words = ["run", f"{tmp_path}/own.py:make", "--phase", "inference", "--precision", names, "--rounds", "1"]
+    subprocess.run([sys.executable, "-m", "ampbench", *words, "--results", str(tmp_path)], check=True)
+    frame = ampbench.load(tmp_path).set_index("precision")
+    assert frame.loc[["ao_int8", "ao_float8"], "seconds_median"].gt(0).all()
+    assert frame.loc["ao_int8", "output_rel_l2"] == pytest.approx(frame.loc["int8_weights", "output_rel_l2"], rel=0.5)
+    assert frame.loc["ao_float8", "output_rel_l2"] > frame.loc["ao_int8", "output_rel_l2"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ampbench.drive.servers import ServerChannel
-from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.measured import MemoryPass
-from tests.scripted_channel import got, make_request
+from tests.scripted_channel import got, make_request, user_source
+from tests.worker.conftest import case
 
 NETWORKS = """
 import torch
@@ -32,11 +32,6 @@ def bags():
     return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randint(40, (5, 6)),
                     loss=lambda output: output.float().square().mean())
 
-def batches():
-    pairs = [(torch.randn(8, 100), torch.randint(50, (8,))) for _ in range(9)]
-    return Workload(module=torch.nn.Linear(100, 50), inputs=[one for one, _ in pairs],
-                    targets=[one for _, one in pairs], loss=torch.nn.functional.cross_entropy)
-
 def compiled():
     module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     return Workload(module=torch.compile(module, backend="eager"), inputs=torch.randn(6, 16))
@@ -44,10 +39,6 @@ def compiled():
 def uncompiled():
     module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     return Workload(module=module, inputs=torch.randn(6, 16))
-
-def norms():
-    layers = [torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
-    return Workload(module=torch.nn.Sequential(*layers), inputs=torch.randn(8, 16), loss=lambda output: output.sum())
 
 def matrix(frozen=False, momentum=0.0):
     module = torch.nn.Sequential(torch.nn.Linear(64, 128, bias=False), torch.nn.Linear(128, 64, bias=False))
@@ -87,12 +78,9 @@ Measure = Callable[..., MemoryPass]
 
 
 @pytest.fixture
-def measure(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Measure:
-    path = tmp_path / "networks.py"
-    path.write_text(NETWORKS)
-
+def measure(channel: ServerChannel, tmp_path: Path) -> Measure:
     def measure(function: str, precision: str = "fp32", phase: str = "inference", recipe: str = "") -> MemoryPass:
-        source = WorkloadSource(name=function, family="user", module=str(path), function=function, builtin=False)
+        source = user_source(tmp_path, NETWORKS, function)
         planned = case(precision, phase, workload=function, batch_size=None, recipe=recipe)
         reply = channel.serve(make_request("memory", source=source, case=planned, threads=1))
         return got("memory", reply)

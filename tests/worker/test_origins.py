@@ -1,7 +1,6 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,12 +16,7 @@ from ampbench.worker.machine import Cpu
 from ampbench.worker.origins import measure_origin
 from ampbench.workload import Workload
 from tests.planted_faults import Function
-
-MakeCase = Callable[..., Case]
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.float().square().mean()
+from tests.worker.conftest import case, mean_square
 
 
 def measure(workload: Workload, case: Case, *, ablate: bool = False) -> OriginPass:
@@ -44,7 +38,7 @@ def relative(low: torch.Tensor, exact: torch.Tensor) -> float:
     return float((low.double() - exact.double()).norm() / exact.double().norm())
 
 
-def test_errors_of_modules_and_of_the_output_are_those_of_the_two_runs(case: MakeCase) -> None:
+def test_errors_of_modules_and_of_the_output_are_those_of_the_two_runs() -> None:
     workload = net(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     low = copy.deepcopy(workload.module).bfloat16()
     with torch.no_grad():
@@ -66,7 +60,7 @@ def test_errors_of_modules_and_of_the_output_are_those_of_the_two_runs(case: Mak
 @pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize("precision", ["fp16_pure", "bf16_pure", "fp16_autocast", "bf16_autocast"])
 def test_both_phases_are_measured_and_the_workload_is_left_alone(
-    case: MakeCase, classifier: Workload, precision: str, phase: str
+    classifier: Workload, precision: str, phase: str
 ) -> None:
     before = {name: tensor.clone() for name, tensor in classifier.module.state_dict().items()}
     found = measure(classifier, case(precision, phase))
@@ -76,7 +70,7 @@ def test_both_phases_are_measured_and_the_workload_is_left_alone(
     assert all(torch.equal(before[name], tensor) for name, tensor in classifier.module.state_dict().items())
 
 
-def test_values_that_are_not_finite_in_fp32_are_refused(case: MakeCase) -> None:
+def test_values_that_are_not_finite_in_fp32_are_refused() -> None:
     workload = net(nn.Linear(16, 4), Function(lambda x: (x - 100).log()))
     with pytest.raises(
         WorkloadError, match=r"in fp32 already: aten.log in 1 .forward. makes .* in step 1 .*cannot be judged$"
@@ -84,12 +78,12 @@ def test_values_that_are_not_finite_in_fp32_are_refused(case: MakeCase) -> None:
         measure(workload, case("bf16_autocast"))
 
 
-def test_masked_outputs_are_compared_where_they_are_finite(case: MakeCase) -> None:
+def test_masked_outputs_are_compared_where_they_are_finite() -> None:
     workload = net(nn.Linear(16, 4), Function(lambda x: x.masked_fill(torch.eye(4, dtype=torch.bool), -math.inf)))
     assert measure(workload, case("bf16_pure")).output_rel_l2
 
 
-def test_what_does_not_run_in_half_is_noted(case: MakeCase) -> None:
+def test_what_does_not_run_in_half_is_noted() -> None:
     def only_fp32(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not torch.float32:
             raise RuntimeError("fp32 alone")
@@ -101,12 +95,12 @@ def test_what_does_not_run_in_half_is_noted(case: MakeCase) -> None:
     assert found.output_rel_l2 is None
 
 
-def test_a_precision_that_rounds_nothing_is_refused(case: MakeCase) -> None:
+def test_a_precision_that_rounds_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="fp32 rounds"):
         measure(net(nn.Linear(16, 4)), case())
 
 
-def test_outputs_of_other_shapes_are_noted(case: MakeCase) -> None:
+def test_outputs_of_other_shapes_are_noted() -> None:
     workload = net(nn.Linear(16, 4), Function(lambda x: x[: 2 if x.itemsize > 2 else 1]))
     found = measure(workload, case("bf16_pure"))
     assert found.output_rel_l2 is None
@@ -114,13 +108,13 @@ def test_outputs_of_other_shapes_are_noted(case: MakeCase) -> None:
     assert rows_of(found)["0"].own_rel_l2
 
 
-def test_a_network_without_floating_outputs_has_errors_of_modules_alone(case: MakeCase) -> None:
+def test_a_network_without_floating_outputs_has_errors_of_modules_alone() -> None:
     found = measure(net(nn.Linear(16, 4), Function(lambda x: x.argmax(-1)), loss=None), case("bf16_pure"))
     assert list(rows_of(found)) == ["0"]
     assert found.notes == ["forward returned no floating tensor to compare"]
 
 
-def test_tuples_in_place_modules_and_what_is_kept_are_measured(case: MakeCase) -> None:
+def test_tuples_in_place_modules_and_what_is_kept_are_measured() -> None:
     workload = net(
         nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Linear(16, 4), Function(lambda x: (x, {"twice": x + x}))
     )
@@ -130,7 +124,7 @@ def test_tuples_in_place_modules_and_what_is_kept_are_measured(case: MakeCase) -
     assert rows["1"].elements
 
 
-def test_the_modules_within_an_encoder_are_compared_in_inference(case: MakeCase) -> None:
+def test_the_modules_within_an_encoder_are_compared_in_inference() -> None:
     torch.manual_seed(0)
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
     with torch.no_grad():
@@ -142,7 +136,7 @@ def test_the_modules_within_an_encoder_are_compared_in_inference(case: MakeCase)
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-# Modules kept in fp32 alone (that their numbers are those of brute force: tests/twin/test_twin_origin.py)
+# Modules kept in fp32 alone (that their numbers are those of brute force: tests/twin/test_twin.py)
 
 
 class Tied(nn.Module):
@@ -155,7 +149,7 @@ class Tied(nn.Module):
         return self.outward(torch.relu(self.inward(x)))
 
 
-def test_modules_that_share_a_weight_are_kept_together(case: MakeCase) -> None:
+def test_modules_that_share_a_weight_are_kept_together() -> None:
     found = measure(net(Tied(), nn.Linear(16, 4)), case("bf16_pure"), ablate=True)
     kept = {path: row.kept_rel_l2 for path, row in rows_of(found).items()}
     assert kept["0.inward"] == kept["0.outward"] != kept["1"]
@@ -163,7 +157,7 @@ def test_modules_that_share_a_weight_are_kept_together(case: MakeCase) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_module_that_cannot_be_kept_says_why(case: MakeCase) -> None:
+def test_a_module_that_cannot_be_kept_says_why() -> None:
     class Scripted(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""What one norm hides: errors by output and sample, probabilities and decisions, against NumPy and SciPy."""
+"""What one norm hides: errors by output and sample, probabilities, and decisions of further batches."""
 
 import math
 from collections.abc import Callable
@@ -9,19 +9,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from scipy.special import log_softmax, softmax
-from scipy.stats import entropy
+from scipy.stats import beta, entropy
 
 from ampbench.errors import WorkloadError
-from ampbench.records.case import Case
-from ampbench.records.measured import Divergence, OutputError
+from ampbench.records.measured import OutputError
+from ampbench.worker import outputs
+from ampbench.worker.data import in_batches
 from ampbench.worker.distances import Decisions
-from ampbench.worker.divergence import References, measure_divergence
-from ampbench.worker.machine import Cpu
-from ampbench.worker.outputs import Compared, batch_length, sample_errors
+from ampbench.worker.outputs import Compared, batch_length, needed, sample_errors, state
+from ampbench.worker.sources import further_inputs
 from ampbench.workload import Workload
+from ampbench.workloads import index
+from tests.worker.conftest import case, diverge
 
-MakeCase = Callable[..., Case]
 RANDOM = np.random.default_rng(0)
 
 
@@ -34,10 +36,6 @@ def errors_of(
     _, each = compared.distances(values)
     (found,) = compared.errors(values, each, torch.bfloat16)
     return found, compared
-
-
-def divergence(workload: Workload, case: Case) -> Divergence:
-    return measure_divergence(workload, case, Cpu(), References())
 
 
 class TwoHeads(torch.nn.Module):
@@ -63,8 +61,8 @@ def two_heads() -> Workload:
     return Workload(module=TwoHeads(), inputs=torch.randn(32, 16))
 
 
-def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload, case: MakeCase) -> None:
-    found = divergence(two_heads, case("bf16_autocast"))
+def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload) -> None:
+    found = diverge(two_heads, case("bf16_autocast"))
     boxes, scores = found.output.tensors or []
     assert (boxes.name, scores.name) == ("boxes", "scores")
     assert found.output.rel_l2 < 2e-2  # what all of them poured together say
@@ -90,9 +88,9 @@ def test_no_offset_and_no_scale_changes_an_error_over_its_spread(
     assert found.over_spread == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload, case: MakeCase) -> None:
+def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload) -> None:
     workload = Workload(module=two_heads.module, inputs=two_heads.inputs, classes_dim={"scores": -1})
-    found = divergence(workload, case("bf16_autocast"))
+    found = diverge(workload, case("bf16_autocast"))
     scores = (found.output.tensors or [])[1]
     assert scores.centred
     assert scores.rel_l2 > 0.5  # of what tells the classes apart half and more is lost
@@ -100,13 +98,13 @@ def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads
     assert found.output.predictions.outputs == ["scores"]
 
 
-def test_outputs_are_chosen_by_name_and_by_function(two_heads: Workload, case: MakeCase) -> None:
+def test_outputs_are_chosen_by_name_and_by_function(two_heads: Workload) -> None:
     module, inputs = two_heads.module, two_heads.inputs
-    named = divergence(Workload(module=module, inputs=inputs, outputs="boxes"), case("bf16_autocast"))
+    named = diverge(Workload(module=module, inputs=inputs, outputs="boxes"), case("bf16_autocast"))
     assert [one.name for one in named.output.tensors or []] == ["boxes"]
     assert named.reference.output_shapes == [[32, 4]]
     taken = Workload(module=module, inputs=inputs, outputs=lambda output: output["scores"] - 40)
-    (only,) = divergence(taken, case("bf16_autocast")).output.tensors or []
+    (only,) = diverge(taken, case("bf16_autocast")).output.tensors or []
     assert only.name == ""
     assert only.rel_l2 > 0.3
 
@@ -121,11 +119,11 @@ def test_outputs_are_chosen_by_name_and_by_function(two_heads: Workload, case: M
     ],
 )
 def test_an_output_that_is_not_there_is_one_clear_line(
-    two_heads: Workload, case: MakeCase, settings: dict[str, Any], said: str
+    two_heads: Workload, settings: dict[str, Any], said: str
 ) -> None:
     workload = Workload(module=two_heads.module, inputs=two_heads.inputs, **settings)
     with pytest.raises(WorkloadError, match=said):
-        divergence(workload, case("bf16_autocast"))
+        diverge(workload, case("bf16_autocast"))
 
 
 def test_samples_have_the_errors_that_numpy_finds() -> None:
@@ -216,7 +214,7 @@ def test_masked_logits_take_no_part() -> None:
     ("batch_size", "shape", "length"), [(8, (8, 3), 8), (8, (5, 8), 8), (8, (2, 3), 2), (None, (5, 8), 5)]
 )
 def test_the_batch_is_as_long_as_its_size_or_the_first_input(
-    batch_size: int | None, shape: tuple[int, ...], length: int, case: MakeCase
+    batch_size: int | None, shape: tuple[int, ...], length: int
 ) -> None:
     workload = Workload(module=torch.nn.Identity(), inputs={"scale": torch.tensor(1.0), "x": torch.ones(shape)})
     assert batch_length(workload, case(batch_size=batch_size)) == length
@@ -250,3 +248,112 @@ def test_near_ties_are_flips_that_rounding_the_reference_to_the_dtype_may_make(d
     assert compared.near_ties([-exact], dtype) < 500  # every decision flips, most at wide margins
     assert compared.near_ties([exact], dtype) == 0
     assert compared.near_ties([torch.full_like(exact, math.nan)], dtype) == 0
+
+
+@pytest.fixture
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
+
+
+def network(classes: int = 5) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, classes))
+
+
+def bf16_agreement(module: torch.nn.Module, batches: list[torch.Tensor]) -> int:
+    """How many decisions of bf16 autocast are those of fp64, by hand."""
+    exact = torch.nn.Sequential(*module).double()
+    truth = [exact(batch.double()).argmax(1) for batch in batches]
+    module.float()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        own = [module(batch).argmax(1) for batch in batches]
+    return sum(int((one == other).sum()) for one, other in zip(own, truth, strict=True))
+
+
+def test_an_agreement_is_decided_as_its_bounds_of_clopper_and_pearson_say() -> None:
+    for decisions in (1, 8, 32, 298, 299, 300, 1000, 2000, 9216):
+        for differing in {0, 1, decisions // 300, decisions // 100, decisions // 50, decisions // 3, decisions}:
+            agreeing = decisions - differing
+            lower = beta.ppf(0.05, agreeing, differing + 1) if agreeing else 0.0
+            differ = beta.ppf(0.05, differing, agreeing + 1) if differing else 0.0
+            expected = "proven" if lower >= 0.99 else "refuted" if differ > 0.01 else ""
+            assert state(agreeing, decisions) == expected, (agreeing, decisions)
+
+
+def test_so_many_decisions_are_asked_for_as_would_prove_it_if_all_agreed() -> None:
+    assert needed(32, 32) == 299
+    least = needed(31, 32)
+    assert state(least - 1, least) == "proven"
+    assert state(least - 2, least - 1) == ""
+    assert needed(900, 1000) == outputs.MOST_DECISIONS
+
+
+@pytest.mark.usefixtures("time_enough")
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_further_decisions_are_those_of_plain_torch(phase: str) -> None:
+    module, batches = network(), list((3 * torch.randn(3 * 64, 16)).split(64))
+    with torch.no_grad():
+        module[2].weight.mul_(0.02)
+        module[2].bias.fill_(4.0)  # classes so close that bf16 takes others for the largest
+    targets = [torch.zeros(64, dtype=torch.int64)] * 3
+    workload = Workload(
+        module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy, classes_dim=1
+    )
+    found = diverge(workload, case("bf16_autocast", phase, batch_size=64))
+    assert found.output.further is None  # the first batch refutes it
+    module[2].weight.data.mul_(20)
+    found = diverge(workload, case("bf16_autocast", phase, batch_size=64))
+    assert found.output.further is not None
+    assert found.output.decided is not None
+    seen = 1 + found.output.further.decisions // 64
+    assert found.output.decided == (bf16_agreement(network_like(module), batches[:seen]), 64 * seen)
+
+
+def network_like(module: torch.nn.Module) -> torch.nn.Module:
+    own = network()
+    own.load_state_dict(module.state_dict())
+    return own
+
+
+def test_data_that_do_not_lie_sample_by_sample_are_no_batches() -> None:
+    assert in_batches((torch.ones(6, 2), torch.ones(4)), 2) == []
+    assert in_batches((torch.ones(6, 2), torch.tensor(1.0)), 2) == []
+    (first, second) = in_batches(((torch.arange(5), {"mask": torch.arange(5)}), None), 2)
+    assert first[0][0].tolist() == first[0][1]["mask"].tolist() == [0, 1]
+    assert second[0][0].tolist() == [2, 3]
+    assert second[1] is None
+
+
+def test_there_are_no_further_inputs_of_what_a_user_makes_or_of_lists_of_batches() -> None:
+    source = structs.replace(index.source(index.WORKLOADS["mlp"]), builtin=False)
+    assert further_inputs(source, {"batch_size": 2}, 0, 2) == []
+    listed = index.WORKLOADS["characters"]
+    assert further_inputs(index.source(listed), listed.preset("tiny"), 0, 2) == []
+
+
+@pytest.mark.usefixtures("time_enough")
+def test_after_its_time_no_further_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(outputs, "SHARE", 0.0)
+    workload = Workload(module=network(), inputs=list(torch.randn(400, 16).split(8)), classes_dim=1)
+    found = diverge(workload, case("fp32"))
+    assert found.output.further.decisions == 0  # they do not even begin
+    monkeypatch.setattr(outputs, "FORWARD_SHARE", 0.0)
+    found = diverge(workload, case("fp32"))
+    assert found.output.further.decisions == 8
+
+
+@pytest.mark.usefixtures("time_enough")
+def test_a_further_batch_that_fails_fails_no_case() -> None:
+    batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(8, 17)]
+    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
+    (why,) = [note for note in found.notes if note.startswith("further batches failed: ")]
+    assert "RuntimeError: " in why
+    assert found.output.rel_l2 is not None
+
+
+@pytest.mark.usefixtures("time_enough")
+def test_a_further_batch_of_another_shape_ends_them() -> None:
+    batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(4, 16)]
+    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
+    assert found.output.further.decisions == 8

@@ -13,20 +13,16 @@ from pathlib import Path
 import pytest
 
 from ampbench.drive.servers import ServerChannel
-from ampbench.records.case import Case, WorkloadSource
 from ampbench.records.wire import Nothing, Reply
 from ampbench.worker.server import set_variables
 from tests.odd_networks import ODD
-from tests.scripted_channel import got, make_request
+from tests.scripted_channel import got, make_request, user_source
+from tests.worker.conftest import case
 
 
 @pytest.fixture
-def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Callable[..., Reply]:
-    path = tmp_path / "odd.py"
-    path.write_text(ODD)
-    source = WorkloadSource(name="odd.py:net", family="user", module=str(path), function="net", builtin=False)
-
-    shared = channel
+def ask(channel: ServerChannel, tmp_path: Path) -> Callable[..., Reply]:
+    source, shared = user_source(tmp_path, ODD, "net"), channel
 
     def ask(
         kind: str = "fine",
@@ -46,19 +42,14 @@ def ask(channel: ServerChannel, tmp_path: Path, case: Callable[..., Case]) -> Ca
 
 def test_a_worker_that_gives_way_is_gone_with_all_it_held(channel: ServerChannel, ask: Callable[..., Reply]) -> None:
     got("round", ask(fresh=True))
-    (before,) = children_of(channel)
+    (before,) = children(channel._process.pid)
     got("round", ask(fresh=False))
-    assert children_of(channel) == [before]
+    assert children(channel._process.pid) == [before]
     assert got("rest", channel.serve(make_request("rest"))) == Nothing()
-    (resting,) = children_of(channel)
+    (resting,) = children(channel._process.pid)
     assert resting != before
     got("round", ask(fresh=False))
-    assert children_of(channel) == [resting]
-
-
-def children_of(channel: ServerChannel) -> list[str]:
-    """Return the pids of the processes that a server has."""
-    return Path(f"/proc/{channel._process.pid}/task/{channel._process.pid}/children").read_text().split()
+    assert children(channel._process.pid) == [resting]
 
 
 @pytest.mark.parametrize(
@@ -153,21 +144,20 @@ def test_a_workload_that_kills_its_process_when_built_is_a_problem_not_a_failure
 
 
 def test_a_server_and_its_worker_end_with_the_driver(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(ODD)
     script = f"""
-import json
-import os
-from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.wire import ROUND, RoundAsked, ask
+from pathlib import Path
 from ampbench.drive.servers import ServerChannel
+from tests.odd_networks import ODD
+from tests.scripted_channel import make_request, user_source
+from tests.stored_runs import make_case
 channel = ServerChannel()
 print(channel._process.pid, flush=True)
-source = WorkloadSource(name="n", family="user", module={str(tmp_path / "odd.py")!r}, function="net", builtin=False)
-case = Case(workload="n", family="user", parameters={{"kind": "sleep"}}, precision="fp32", device="cpu",
-            phase="inference",            path="eager", batch_size=None, input_dtype="fp32", memory_format="contiguous")
-channel.serve(ask(ROUND, RoundAsked(), source=source, case=case))
+source = user_source(Path({str(tmp_path)!r}), ODD, "net")
+case = make_case(workload="n", parameters={{"kind": "sleep"}}, batch_size=None)
+channel.serve(make_request("round", source=source, case=case))
 """
-    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    root = Path(__file__).parents[2]
+    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=root)
     server = int(driver.stdout.readline())
     while not (worker := children(server)):
         time.sleep(0.02)
@@ -195,16 +185,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_an_interpreter_without_torch_is_one_clear_line(tmp_path: Path) -> None:
-    from ampbench.errors import NothingToRunError
-
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
-    fake.chmod(0o755)
-    with pytest.raises(NothingToRunError, match="No module named 'torch'"):
-        ServerChannel(str(fake))
 
 
 SEEN = '''
@@ -284,13 +264,12 @@ DIFFERS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("started_servers")
 def test_a_workers_step_sees_a_users_process_but_for_what_is_listed(
-    tmp_path: Path, case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
-    path, own, workers = (tmp_path / name for name in ("telling.py", "own.json", "workers.json"))
-    path.write_text(SEEN)
-    subprocess.run([sys.executable, path, own], env=dict(os.environ), check=True)
-    source = WorkloadSource(name="telling.py:net", family="user", module=str(path), function="net", builtin=False)
+    own, workers = tmp_path / "own.json", tmp_path / "workers.json"
+    source = user_source(tmp_path, SEEN, "net", "telling.py")
+    subprocess.run([sys.executable, source.module, own], env=dict(os.environ), check=True)
     planned = case(workload="telling.py:net", parameters={"told": str(workers)}, batch_size=None, phase="training")
     channel = ServerChannel()
     try:

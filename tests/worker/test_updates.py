@@ -1,40 +1,41 @@
+"""What arrives of an optimizer's update, trainings that stall by what does not, and the late place of a training."""
+
+import copy
 import dataclasses
 import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from ampbench.core.budget import Budget
 from ampbench.core.recipes import OPTIMIZERS
+from ampbench.core.statement import Refusal
 from ampbench.errors import WorkloadError
+from ampbench.judge.verdict import verdicts_of
 from ampbench.records.case import Case
-from ampbench.records.measured import BINS, LOWEST_BIN, Divergence, Update
-from ampbench.worker import sources, updates
-from ampbench.worker.divergence import References, measure_divergence
-from ampbench.worker.machine import Cpu
+from ampbench.records.changes import Status
+from ampbench.records.measured import BINS, LOWEST_BIN, Late, Stop, Update
+from ampbench.store import read_run
+from ampbench.worker import late, sources, updates
+from ampbench.worker.divergence import References, measure_divergence, measure_late
+from ampbench.worker.machine import Cpu, open_device
 from ampbench.worker.network import default_optimizer
 from ampbench.workload import Workload
+from tests.stored_runs import make_round, write_run
+from tests.worker.conftest import case, diverge, make_case, numpy_bf16
 
-MakeCase = Callable[..., Case]
 Floats = np.ndarray
 
 
-def numpy_bf16(values: Floats) -> Floats:
-    """Round fp64 to bf16, to nearest even, by hand: 8 bits of significand."""
-    mantissa, exponent = np.frexp(values)
-    return np.ldexp(np.round(mantissa * 256) / 256, exponent)
-
-
-def measured(workload: Workload, case: Case, references: References | None = None) -> Divergence:
-    return measure_divergence(workload, case, Cpu(), references or References())
-
-
 def update_of(workload: Workload, case: Case, references: References | None = None) -> Update:
-    found = measured(workload, case, references).update
+    found = diverge(workload, case, references).update
     assert found is not None
     return found
 
@@ -52,13 +53,9 @@ def exact_gradients(optimizer: Callable[..., Any], state: dict[str, Any] | None 
     x = torch.randint(-8, 9, (1, size), generator=generator).float()
     c = torch.randint(1, 9, (1, 16), generator=generator).float()
     return Workload(
-        module=module,
-        inputs=x,
-        targets=c,
-        loss=lambda output, target: (output * target).sum(),
-        optimizer=optimizer,
+        module=module, inputs=x, targets=c, loss=lambda output, target: (output * target).sum(), optimizer=optimizer,
         optimizer_state=state,
-    )
+    )  # fmt: skip
 
 
 def weights_and_gradients(workload: Workload) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -67,7 +64,7 @@ def weights_and_gradients(workload: Workload) -> tuple[dict[str, Floats], dict[s
     return weights, {"weight": c.T @ x, "bias": c[0]}
 
 
-def test_every_number_of_an_update_agrees_with_numpy(case: MakeCase) -> None:
+def test_every_number_of_an_update_agrees_with_numpy() -> None:
     def momentum(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=2**-9, momentum=0.875)  # exact in every dtype
 
@@ -118,9 +115,7 @@ def test_every_number_of_an_update_agrees_with_numpy(case: MakeCase) -> None:
     assert found.gradient_rel_l2 == 0
 
 
-def test_an_update_of_fp32_weights_says_that_it_errs_by_its_gradients(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_of_fp32_weights_says_that_it_errs_by_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """N4: autocast rounds gradients, which turns Adam's step; its weights and its state are in fp32."""
     workload = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
     noisy = dataclasses.replace(workload, loss=lambda output, *_: (output.float() - 1e-3).tanh().square().sum())
@@ -163,7 +158,7 @@ class Rounded(torch.optim.Optimizer):
     ("how", "least", "most"), [("nearest", 0, 0.05), ("stochastic", 0.97, 1.03), ("kahan", 0.99, 1.01)]
 )
 def test_stochastic_rounding_and_compensation_keep_what_nearest_rounding_loses(
-    how: str, least: float, most: float, case: MakeCase
+    how: str, least: float, most: float
 ) -> None:
     workload = exact_gradients(lambda parameters: Rounded(parameters, 2e-6, how), size=2048)
     found = update_of(workload, case("bf16_pure", "training"))
@@ -176,7 +171,7 @@ def test_stochastic_rounding_and_compensation_keep_what_nearest_rounding_loses(
         assert found.swallowed > 0.9 * found.moving
 
 
-def test_an_epsilon_that_fp16_does_not_have_leaves_parameters_that_are_not_finite(case: MakeCase) -> None:
+def test_an_epsilon_that_fp16_does_not_have_leaves_parameters_that_are_not_finite() -> None:
     module = torch.nn.Sequential(torch.nn.Embedding(32, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
     workload = Workload(
         module=module,
@@ -184,11 +179,11 @@ def test_an_epsilon_that_fp16_does_not_have_leaves_parameters_that_are_not_finit
         loss=lambda output: output.square().mean(),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     )
-    found = measured(workload, case("fp16_pure", "training"))
+    found = diverge(workload, case("fp16_pure", "training"))
     assert found.param_nonfinite >= 24 * 8  # rows that no input asks for: 0 / (0 + 0)
     assert found.update.kept is None
     assert f"{found.update.nonfinite:,} parameter elements are not finite" in found.update.undefined
-    assert measured(workload, case("bf16_pure", "training")).param_nonfinite == 0
+    assert diverge(workload, case("bf16_pure", "training")).param_nonfinite == 0
 
 
 def groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -197,7 +192,7 @@ def groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}])
-def test_an_optimizer_s_own_implementations_give_the_same_update(options: dict[str, bool], case: MakeCase) -> None:
+def test_an_optimizer_s_own_implementations_give_the_same_update(options: dict[str, bool]) -> None:
     plain = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
     other = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, **options))
     expected, found = (update_of(one, case("bf16_pure", "training")) for one in (plain, other))
@@ -209,7 +204,7 @@ def test_an_optimizer_s_own_implementations_give_the_same_update(options: dict[s
     "make", [lambda p: torch.optim.SGD(p, lr=1e-3), lambda p: torch.optim.SparseAdam(list(p), lr=1e-3)]
 )
 @pytest.mark.parametrize("precision", ["bf16_autocast", "bf16_pure"])
-def test_sparse_gradients_move_rows(precision: str, make: Callable[..., Any], case: MakeCase) -> None:
+def test_sparse_gradients_move_rows(precision: str, make: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     module = torch.nn.EmbeddingBag(40, 16, sparse=True)
     inputs = torch.arange(12).reshape(3, 4)
@@ -234,7 +229,7 @@ class Adapted(torch.nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
-def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precision: str, case: MakeCase) -> None:
+def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precision: str) -> None:
     """Of frozen ones there is no update to take apart: 0 / 0 could not be stored, and the case failed."""
     workload = Workload(module=Adapted(), inputs=torch.randn(4, 64), loss=lambda output: output.square().mean())
     found = update_of(workload, case(precision, "training", recipe="optimizer=sgd"))
@@ -250,7 +245,7 @@ def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precis
     ],
 )
 def test_a_step_that_changes_nothing_or_breaks_fp32_leaves_the_update_undefined_with_the_reason(
-    make: Callable[..., Any], why: str, case: MakeCase
+    make: Callable[..., Any], why: str
 ) -> None:
     workload = exact_gradients(make)
     workload.module.weight.data.mul_(1e20)
@@ -269,7 +264,7 @@ class SingleOnly(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
-def test_where_an_optimizer_refuses_fp64_the_intended_step_is_that_in_fp32(precision: str, case: MakeCase) -> None:
+def test_where_an_optimizer_refuses_fp64_the_intended_step_is_that_in_fp32(precision: str) -> None:
     refusing, plain = (
         update_of(exact_gradients(lambda p, kind=kind: kind(p, lr=1e-3, momentum=0.9)), case(precision, "training"))
         for kind in (SingleOnly, torch.optim.SGD)
@@ -285,7 +280,7 @@ LOW = ("bf16_autocast", "fp16_pure", "bf16_pure", "fp16_master")
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reason(
-    name: str, classifier: Workload, case: MakeCase
+    name: str, classifier: Workload
 ) -> None:
     references = References()
     for precision in LOW:
@@ -298,7 +293,7 @@ def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reas
             assert (found.kept is None) == bool(found.undefined) == broken
 
 
-def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_with_what_it_says(case: MakeCase) -> None:
+def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_with_what_it_says() -> None:
     class Once(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             if self.param_groups[0]["params"][0].dtype is torch.bfloat16 and len(self.param_groups[0]) and self.state:
@@ -312,10 +307,10 @@ def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_wi
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
-def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(precision: str, case: MakeCase) -> None:
+def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(precision: str) -> None:
     named = exact_gradients(default_optimizer)
     found, known = (
-        measured(one, case(precision, "training")) for one in (dataclasses.replace(named, optimizer=None), named)
+        diverge(one, case(precision, "training")) for one in (dataclasses.replace(named, optimizer=None), named)
     )
     assert (found.recipe, found.update) == (None, None)
     assert known.recipe is not None
@@ -324,7 +319,7 @@ def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(preci
         known.gradient.elements,
         known.loss,
     )
-    chosen = measured(dataclasses.replace(named, optimizer=None), case(precision, "training", recipe="optimizer=sgd"))
+    chosen = diverge(dataclasses.replace(named, optimizer=None), case(precision, "training", recipe="optimizer=sgd"))
     assert chosen.recipe is not None
     assert chosen.update is not None
 
@@ -376,3 +371,156 @@ def test_a_pass_of_training_takes_at_most_twelve_times_its_weights_in_memory(bat
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     factors = [float(line) for line in done.stdout.split()]
     assert (len(factors), 8 < max(factors) <= 12) == (6, True), factors
+
+
+STEPS = 100
+Make = tuple[Callable[[], nn.Module], Callable[[Any], torch.optim.Optimizer]]
+PRECISIONS = ("fp32", "bf16_autocast", "bf16_pure", "bf16_master")
+
+
+class Normalised(nn.Module):
+    """Learns by the scales of its normalisation alone: they begin at 1, where bf16 is coarse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.LayerNorm(16)
+        self.register_buffer("frozen", torch.randn(3, 16))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.scales(rows), self.frozen)
+
+
+def layers(scale: float = 1.0) -> nn.Module:
+    """Return two layers with weights that are so many times PyTorch's."""
+    module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(scale)
+    return module
+
+
+STALLING: dict[str, Make] = {
+    "each weight moves by 1e-5 a step": (layers, lambda parameters: torch.optim.AdamW(parameters, lr=1e-5)),
+    "weights eight times as large": (lambda: layers(8.0), lambda parameters: torch.optim.SGD(parameters, lr=1e-3)),
+    # half a unit in the last place of scales about 1 is 2e-3 below and 4e-3 above
+    "scales about 1": (Normalised, lambda parameters: torch.optim.Adam(parameters, lr=1e-3)),
+}
+TRAINING: Make = (lambda: layers(0.01), lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.9))
+"""Weights a hundredth as large: updates are far above their last place."""
+
+
+def made(network: Make) -> Workload:
+    torch.manual_seed(0)
+    module = network[0]()
+    rows = torch.randn(64, 16)
+    classes = (rows[:, :3] + rows[:, 3:6]).argmax(1)
+    loss = nn.functional.cross_entropy
+    return Workload(module=module, inputs=rows, targets=classes, loss=loss, optimizer=network[1])
+
+
+def falls(workload: Workload, dtype: torch.dtype) -> float:
+    """Return by how much the loss falls in `STEPS` steps with weights stored in `dtype`; the loss itself in fp64."""
+    module = copy.deepcopy(workload.module)
+
+    def loss() -> float:
+        with torch.no_grad():
+            exact = copy.deepcopy(module).double()
+            return float(nn.functional.cross_entropy(exact(workload.inputs.double()), workload.targets))
+
+    module.to(dtype)
+    optimizer, before = workload.optimizer(module.parameters()), loss()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(workload.inputs.to(dtype)), workload.targets).backward()
+        optimizer.step()
+    return before - loss()
+
+
+def objected(workload: Workload, folder: Path) -> dict[str, str]:
+    """Return by precision the code that one training step is refused for, "" where it is not."""
+    references, device = References(), open_device("cpu")
+    cases = {name: make_case(name, "training") for name in PRECISIONS}
+    found = [measure_divergence(workload, case, device, references) for case in cases.values()]
+    rounds = [make_round(case, weights_digest=found[0].weights_digest) for case in cases.values()]
+    stored = read_run(write_run(folder, list(cases.values()), *rounds, *found))
+    verdicts = {name: verdicts_of(stored, Budget())[case.case_id] for name, case in cases.items()}
+    return {
+        name: one.code if one.status is Status.REFUSED else ""
+        for name, one in verdicts.items()
+        if one.status is not Status.BASELINE
+    }
+
+
+@pytest.mark.parametrize("name", STALLING)
+def test_a_network_whose_training_stalls_in_pure_bf16_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    network = STALLING[name]
+    assert falls(made(network), torch.bfloat16) < 0.5 * falls(made(network), torch.float32)
+    said = objected(made(network), tmp_path)
+    assert said.pop("bf16_pure") in (Refusal.UPDATE, Refusal.UPDATE_OF_TENSOR, Refusal.UNMOVED, Refusal.NO_ROOM)
+    assert said == {"bf16_autocast": "", "bf16_master": ""}
+
+
+def test_a_network_that_trains_in_pure_bf16_is_not_refused(tmp_path: Path) -> None:
+    assert falls(made(TRAINING), torch.bfloat16) > 0.95 * falls(made(TRAINING), torch.float32)
+    assert set(objected(made(TRAINING), tmp_path).values()) == {""}
+
+
+def adam(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def network(batches: int = 3, optimizer: Any = adam, **changes: Any) -> Workload:
+    """Return a small network with a buffer, whose loss does not halve within two passes."""
+    torch.manual_seed(0)
+    return Workload(
+        module=torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 4)),
+        inputs=[torch.randn(32, 8) for _ in range(batches)],
+        targets=[torch.randint(0, 4, (32,)) for _ in range(batches)],
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=optimizer,
+        **changes,
+    )
+
+
+def measured(workload: Workload, case: Case, references: References | None = None) -> Late:
+    return measure_late(workload, case, Cpu(), references or References())
+
+
+def place(workload: Workload, case: Case) -> tuple[Stop, int, int]:
+    found = late.late_place(workload, case, Cpu())
+    return found.stop, found.snapshot.steps, found.batches
+
+
+@pytest.mark.parametrize(("batches", "stop", "steps"), [(1, Stop.PASSES, 20), (16, Stop.PASSES, 32)])
+def test_the_steps_end_after_two_passes_but_twenty_steps_at_least(batches: int, stop: Stop, steps: int) -> None:
+    assert place(network(batches), case("fp32", "training")) == (stop, steps, batches)
+
+
+def test_the_steps_end_at_half_of_the_first_loss() -> None:
+    fast = network(1, lambda parameters: torch.optim.SGD(parameters, lr=0.5))
+    fast = dataclasses.replace(fast, loss=lambda output, _: output.square().mean())
+    stop, steps, _ = place(fast, case("fp32", "training"))
+    assert (stop, 1 < steps < 20) == (Stop.HALVED, True)
+
+
+def test_the_steps_end_at_a_count_of_flops(monkeypatch: pytest.MonkeyPatch) -> None:
+    flops = 32 * 2 * (8 * 16 * 2 + 16 * 4 * 3)  # products of a step: the first layer has no gradient of its inputs
+    monkeypatch.setattr(late, "WARM_FLOPS", {"cpu": 7.5 * flops})
+    assert place(network(), case("fp32", "training")) == (Stop.FLOPS, 7, 3)
+
+
+def test_a_training_without_an_optimizer_or_with_its_state_has_no_late_place() -> None:
+    assert measured(network(optimizer=None), case("fp32", "training")).stop == Stop.NO_OPTIMIZER
+    begun = network()
+    begun = dataclasses.replace(begun, optimizer_state=adam(begun.module.parameters()).state_dict())
+    found = measured(begun, case("fp32", "training"))
+    assert (found.stop, found.steps, found.divergence) == (Stop.OWN_STATE, 0, None)
+    other = measured(begun, case("fp32", "training", recipe="optimizer=sgd,lr=0.01"))
+    assert other.divergence is not None
+
+
+def test_steps_that_fail_leave_the_reason_instead_of_a_place() -> None:
+    far = network(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e38))
+    found = measured(far, case("fp32", "training"))
+    assert (found.stop, found.divergence) == (Stop.FAILED, None)
+    assert "not finite" in found.undefined

@@ -27,9 +27,9 @@ from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
 from tests.scripted_accelerator import Script, ScriptedAccelerator, falling
-from tests.scripted_channel import TASKS, got, make_request
+from tests.scripted_channel import TASKS, got, make_request, user_source
+from tests.worker.conftest import case
 
-MakeCase = Callable[..., Case]
 SPEC = WORKLOADS["mlp"]
 
 BROKEN = """
@@ -44,7 +44,7 @@ def make():
 """
 
 
-def linear_case(case: MakeCase, precision: str = "bf16_pure", phase: str = "inference", **changes: object) -> Case:
+def linear_case(precision: str = "bf16_pure", phase: str = "inference", **changes: object) -> Case:
     parameters = {name: value for name, value in SPEC.preset("tiny").items() if name != "batch_size"}
     values = {"workload": SPEC.name, "family": SPEC.family, "parameters": parameters, "batch_size": 8, **changes}
     return case(precision, phase, **values)
@@ -54,20 +54,12 @@ def ask(kind: str, planned: Case, source: WorkloadSource | None = None, **change
     return make_request(kind, source=source or builtin_source(SPEC), case=planned, min_run_seconds=0.01, **changes)
 
 
-def test_the_frames_of_a_study_that_failed_are_the_users(case: MakeCase, tmp_path: Path) -> None:
-    model = tmp_path / "broken.py"
-    model.write_text(BROKEN)
+def test_the_frames_of_a_study_that_failed_are_the_users(tmp_path: Path) -> None:
     planned = case("bf16_autocast", "training", workload="make", batch_size=None)
-    request = ask(
-        "scope",
-        planned,
-        WorkloadSource(name="make", family="user", module=str(model), function="make", builtin=False),
-        steps=2,
-        seconds=0.1,
-    )
-    found = rounds.Worker().serve(request).failure
+    source = user_source(tmp_path, BROKEN, "make", "broken.py")
+    found = rounds.Worker().serve(ask("scope", planned, source, steps=2, seconds=0.1)).failure
     assert found.message == "RuntimeError: mine (broken.py, line 6)"
-    assert found.frames[-1] == f"{model}:6 in forward: raise RuntimeError('mine')"
+    assert found.frames[-1] == f"{source.module}:6 in forward: raise RuntimeError('mine')"
     assert not any(frame.startswith(str(Path(ampbench.__file__).parent)) for frame in found.frames)
 
 
@@ -116,10 +108,8 @@ def optimizer():
         ("optimizer", " (in the optimizer's step, parts.py, line 15)"),
     ],
 )
-def test_a_failure_names_the_part_of_the_step(function: str, place: str, case: MakeCase, tmp_path: Path) -> None:
-    model = tmp_path / "parts.py"
-    model.write_text(IN_PARTS)
-    source = WorkloadSource(name=function, family="user", module=str(model), function=function, builtin=False)
+def test_a_failure_names_the_part_of_the_step(function: str, place: str, tmp_path: Path) -> None:
+    source = user_source(tmp_path, IN_PARTS, function, "parts.py")
     planned = case("fp32", "training", workload=function, batch_size=None)
     message = rounds.Worker().serve(ask("round", planned, source)).failure.message
     assert message.endswith(place)
@@ -127,7 +117,7 @@ def test_a_failure_names_the_part_of_the_step(function: str, place: str, case: M
 
 
 @pytest.mark.parametrize("does", ["ampbench.studies.fantasy_measure:do", "ampbench.worker.worker:do_fantasy"])
-def test_a_task_that_a_worker_does_not_know_is_refused_and_measures_nothing(does: str, case: MakeCase) -> None:
+def test_a_task_that_a_worker_does_not_know_is_refused_and_measures_nothing(does: str) -> None:
     request = msgspec.structs.replace(ask("round", linear_case(case)), task="fantasy", does=does)
     reply = rounds.Worker().serve(request)
     assert reply.failure.message.endswith("a worker of this ampbench does not know the task 'fantasy'")
@@ -158,9 +148,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return tried
 
 
-def test_a_reference_that_does_not_fit_is_made_on_a_smaller_batch_and_said_so(
-    case: MakeCase, small_memory: list[int]
-) -> None:
+def test_a_reference_that_does_not_fit_is_made_on_a_smaller_batch_and_said_so(small_memory: list[int]) -> None:
     worker = rounds.Worker()
     found = got("divergence", worker.serve(ask("divergence", linear_case(case))))
     assert small_memory == [8, 2]
@@ -205,7 +193,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], ScriptedAcce
 
 
 def test_a_round_on_an_accelerator_has_windows_a_burst_and_what_the_device_told(
-    case: MakeCase, scripted: Callable[[Script], ScriptedAccelerator]
+    scripted: Callable[[Script], ScriptedAccelerator],
 ) -> None:
     scripted(Script(clock_hz=falling(2e9, 1.6e9, 0.0, 3.0), limits=lambda now: frozenset({"power limit"})))
     found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32"))))
@@ -220,7 +208,7 @@ def test_a_round_on_an_accelerator_has_windows_a_burst_and_what_the_device_told(
 
 
 def test_an_accelerator_that_vanishes_amid_a_round_is_a_failed_row_with_what_it_said_and_so_is_what_follows(
-    case: MakeCase, scripted: Callable[[Script], ScriptedAccelerator], monkeypatch: pytest.MonkeyPatch
+    scripted: Callable[[Script], ScriptedAccelerator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(Script(gone=2.5))
     worker = rounds.Worker()
@@ -252,9 +240,7 @@ class FullDevice(Cpu):
         return 1.0
 
 
-def test_where_a_step_finds_no_room_beside_it_the_saved_state_is_on_the_host(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_step_finds_no_room_beside_it_the_saved_state_is_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FullDevice()
     monkeypatch.setattr(rounds, "build_step", lambda workload, case, _: build_step(workload, case, Cpu()))
     monkeypatch.setattr(rounds, "fp32_products", lambda *_: None)
@@ -273,7 +259,7 @@ def test_where_a_step_finds_no_room_beside_it_the_saved_state_is_on_the_host(
 
 
 @pytest.mark.slow
-def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergence(case: MakeCase) -> None:
+def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergence() -> None:
     compiled = linear_case(case, "bf16_autocast", "training", path="compiled")
     worker = rounds.Worker()
     memory = got("memory", worker.serve(ask("memory", compiled)))
@@ -286,7 +272,7 @@ def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergen
     assert ours.loss == pytest.approx(ours.reference.loss, rel=0.05)
 
 
-def test_training_that_cannot_be_compiled_is_the_cases_failure(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_that_cannot_be_compiled_is_the_cases_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("backend fell over")
 
@@ -299,9 +285,7 @@ def test_training_that_cannot_be_compiled_is_the_cases_failure(case: MakeCase, m
 
 
 @pytest.mark.parametrize(("rate", "nonfinite"), [(1e-4, 0), (float("inf"), 20)])
-def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(
-    rate: float, nonfinite: int, case: Callable[..., Case]
-) -> None:
+def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(rate: float, nonfinite: int) -> None:
     workload = Workload(
         module=torch.nn.Linear(4, 4),
         inputs=torch.ones(2, 4),
@@ -348,9 +332,7 @@ def test_what_drivers_and_libraries_say_without_a_type_of_error_is_out_of_memory
     assert rounds.failure_of("w", "round", RuntimeError(said)).cause == cause
 
 
-def test_without_a_compiler_nothing_is_compiled_on_a_cpu_in_any_mode(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_nothing_is_compiled_on_a_cpu_in_any_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise RuntimeError("no working compiler")
 

@@ -118,11 +118,7 @@ def digests(name: str, preset: str) -> dict[str, str]:
     weights = data.digest(data.named_tensors(workload.module))
     if name in OF_ITS_PYTHON:
         return {"weights": weights}
-    return {
-        "weights": weights,
-        "inputs": data.digest(iter(inputs)),
-        "targets": data.digest(iter(targets)),
-    }
+    return {"weights": weights, "inputs": data.digest(iter(inputs)), "targets": data.digest(iter(targets))}
 
 
 def main() -> None:

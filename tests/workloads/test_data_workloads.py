@@ -1,4 +1,4 @@
-"""Data that is really learnt from: what the seed changes, what it does not, and that the network learns it."""
+"""Workloads with data that is really learnt from, and language models as they are served."""
 
 import importlib.util
 
