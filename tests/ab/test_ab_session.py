@@ -1,4 +1,4 @@
-"""A/B sessions against scripted servers: what two arms are told, what is stored, when a session ends."""
+"""A/B sessions against scripted servers: what arms are told, stored and traced, and when a session ends."""
 
 import itertools
 import json
@@ -9,24 +9,27 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from ampbench import ab
-from ampbench.ab import parse_arm
+from ampbench.ab import Lane, explain_sides, parse_arm
+from ampbench.drive.planning import PlannedCase, find_workloads
 from ampbench.errors import NothingToRunError, UsageError
 from ampbench.judge.compare import compare
 from ampbench.records.case import DeviceDescription
 from ampbench.records.casts import CastPass, CastTrace, Operation
 from ampbench.records.changes import Change, ChangeStatus, Comparison
-from ampbench.records.measured import Round
+from ampbench.records.kinds import CHECK
+from ampbench.records.measured import Failure, Round
 from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import read_run
 from ampbench.studies.check import TASK, Checked
-from tests.drive.test_rounds import good
+from tests.drive.test_rounds import Script, good
 from tests.rule_probes import observation, probe
 from tests.scripted_channel import got
-from tests.stored_runs import make_header
+from tests.stored_runs import make_case, make_header
 
 MLP = Selection(workloads=["mlp"], precisions=["fp32"], phases=["inference"], preset="tiny")
 SETTINGS = Settings(rounds=32, builds=2, min_run_seconds=0.1)
@@ -245,9 +248,7 @@ def test_rules_are_probed_where_torch_differs_with_or_without_a_regression(serve
     assert [(one.op, one.before, one.after) for one in comparison.rule_changes] == [
         ("aten::rms_norm", "unlisted", "float32")
     ]
-    assert told == [
-        "probing autocast's rules and known defects on cpu on both sides, whose torch differs",
-    ]
+    assert told == ["probing autocast's rules and known defects on cpu on both sides, whose torch differs"]
     assert [(one.check, one.came) for one in comparison.defects] == [("promote-other-half", False)]
 
 
@@ -261,3 +262,65 @@ def test_a_server_that_starts_no_more_costs_the_explanation_alone(servers: Serve
     comparison, (_, _, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"], tell=tell)
     assert (time_of(comparison).status, ended) == (ChangeStatus.REGRESSED, "complete")
     assert told[-1].startswith("no more can be explained: no worker could start")
+
+
+CASES = [make_case(precision) for precision in ("fp32", "bf16_autocast", "fp16_autocast")]
+
+
+def side(name, script, kept):
+    source = find_workloads("mlp")[0]
+    cases = {case.case_id: PlannedCase(case=case, source=source) for case in CASES}
+    return Lane(name, cases, Settings(), script.open, kept.append)
+
+
+def explain(sides, case_ids, devices, tell, versions=("2.15.0", "2.15.0")):
+    environments = [structs.replace(make_header().environment, torch_version=version) for version in versions]
+    explain_sides(sides, environments, case_ids, devices, tell)
+
+
+def nothing_seen(request: Request) -> Reply:
+    return reply_with(CastPass(case_id=request.case.case_id, how="device", trace=CastTrace()))
+
+
+def test_a_server_whose_worker_was_killed_is_replaced_and_the_other_side_is_not_asked():
+    def answer(request: Request) -> Reply:
+        if request.case is CASES[0]:
+            return Reply(failure=Failure(case_id=request.case.case_id, stage="casts", cause="killed", message="gone"))
+        return nothing_seen(request)
+
+    ours, theirs, told = Script(answer), Script(nothing_seen), []
+    both = [side("baseline", ours, []), side("candidate", theirs, [])]
+    explain(both, [case.case_id for case in CASES], [], told.append)
+    assert (ours.opened, ours.closed, len(theirs.asked)) == (3, 3, 2)
+    assert told[1:] == [f"could not be traced: {CASES[0].case_id} in the baseline: killed: gone"]
+
+
+def test_rules_are_not_probed_where_both_sides_have_one_torch_and_a_probe_that_dies_is_told():
+    def dies(request: Request) -> Reply:
+        return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
+
+    one, told = Script(dies), []
+    explain([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append)
+    assert (one.opened, told) == (0, [])
+    explain([side("baseline", one, []), side("candidate", one, [])], [], ["cpu"], told.append, ("2.15.0", "2.16.0"))
+    assert told[1] == "autocast on cpu could not be probed in the baseline: crash: signal 6"
+    assert one.opened == one.closed
+
+
+def test_known_defects_are_looked_for_in_turns_where_torch_differs_and_a_crash_is_a_result():
+    def answer(request: Request) -> Reply:
+        if request.task != CHECK:
+            return Reply(failure=Failure(case_id="", stage="rules", cause="crash", message="signal 6"))
+        name = msgspec.json.decode(request.asked, type=TASK.asked).check
+        if name == "promote-other-half":
+            return Reply(failure=Failure(case_id="", stage="check", cause="crash", message="signal 11"))
+        return reply_with(Checked(device="cpu", check=name, outcome="good", how="device", program="aa"))
+
+    told, kept = [], ([], [])
+    both = [side("baseline", Script(answer), kept[0]), side("candidate", Script(answer), kept[1])]
+    explain(both, [], ["cpu"], told.append, ("2.15.0", "2.16.0"))
+    assert "probing autocast's rules and known defects on cpu on both sides, whose torch differs" in told
+    assert [one.check for one in kept[0]] == [one.check for one in kept[1]]
+    assert len(kept[0]) >= 20
+    (crashed,) = [one for one in kept[0] if one.outcome != "good"]
+    assert (crashed.check, crashed.outcome, crashed.why) == ("promote-other-half", "not shown here", "crash: signal 11")

@@ -109,10 +109,7 @@ def arms(*refs: str) -> list[ArmRequest]:
     ("refs", "said"),
     [
         (("git:first", "git:main"), "neither arm has your uncommitted changes (1 file): here has the current files"),
-        (
-            ("git:main", "git:main"),
-            "git:main does not have your uncommitted changes (1 file)",
-        ),
+        (("git:main", "git:main"), "git:main does not have your uncommitted changes (1 file)"),
     ],
 )
 def test_changes_that_no_arm_has_are_told(repository: Path, refs: tuple[str, str], said: str) -> None:

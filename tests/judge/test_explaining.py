@@ -54,11 +54,7 @@ def test_a_function_is_said_with_its_dtypes_and_modules():
         ([op(0, "fp32", name="aten.mul")], [op(0, "fp32")], "rms_norm: aten.mul → aten.rms_norm in a"),
         ([], [op(0, "bf16", module="20")], "rms_norm: 1 more op in bf16 (aten.rms_norm) in module 20"),
         ([op(0, "bf16", module="")], [op(0, "fp32", module="")], "rms_norm: bf16 → fp32"),
-        (
-            [op(0, "bf16", outputs=("fp32",))],
-            [op(0, "bf16")],
-            "rms_norm: returns fp32 → bf16 in a",
-        ),
+        ([op(0, "bf16", outputs=("fp32",))], [op(0, "bf16")], "rms_norm: returns fp32 → bf16 in a"),
     ],
 )
 def test_ops_that_come_go_or_are_replaced_are_named(before, after, sentence):

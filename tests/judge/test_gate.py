@@ -97,11 +97,7 @@ OTHER = make_case("bf16_autocast")
 
 
 MOVED = finding(
-    ChangeStatus.REGRESSED,
-    DRIFT,
-    code=ChangeCode.OTHER_FUNCTION,
-    facts={"output": 0.23, "dtype": "fp64"},
-    change=0.23,
+    ChangeStatus.REGRESSED, DRIFT, code=ChangeCode.OTHER_FUNCTION, facts={"output": 0.23, "dtype": "fp64"}, change=0.23
 )
 LOST = finding(ChangeStatus.INCOMPARABLE, ERROR, code=ChangeCode.OTHER_FUNCTION)
 

@@ -1,6 +1,5 @@
 """What refuses a precision, and what leaves it undecided. How updates are measured: tests/worker/test_updates.py."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,9 +31,8 @@ from ampbench.show.rows import TODAYS, Take
 from ampbench.studies.training import Trained
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
-from ampbench.workload import Workload
-from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import make_case, make_divergence, make_round
+from tests.workloads.built_workloads import build
 
 ADAMW = Recipe(
     optimizer="torch.optim.AdamW",
@@ -460,15 +458,11 @@ def test_the_bins_tell_what_would_not_move_at_another_learning_rate() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder", "digits"])
-def test_fp32_tf32_autocast_and_master_weights_keep_the_updates_of_workloads_of_each_family(
-    name: str, built: Callable[[str], Workload]
-) -> None:
-    if WORKLOADS[name].needs:
-        pytest.importorskip(WORKLOADS[name].needs)
-    workload, references = built(name), References()
+@pytest.mark.parametrize("name", ["mlp", "simple_conv", "transformer_encoder"])
+def test_fp32_tf32_autocast_and_master_weights_keep_the_updates_of_workloads_of_each_family(name: str) -> None:
+    workload, references = build(name), References()
     for precision, one in PRECISIONS.items():
-        if workload.loss is None or (one.storage != "float32" and not one.master):
+        if one.storage != "float32" and not one.master:
             continue
         found = measure_divergence(workload, training(name, precision), Cpu(), references)
         assert (precision, found.param_nonfinite, found.update.undefined) == (precision, 0, "")
@@ -485,18 +479,6 @@ def judged_update(precision: str, found: Divergence) -> Verdict:
 def training(name: str, precision: str) -> Case:
     dtype = SHORT_DTYPES[PRECISIONS[precision].storage]
     return make_case(precision, phase="training", workload=name, input_dtype=dtype)
-
-
-@pytest.fixture
-def built() -> Callable[..., Workload]:
-    from ampbench.worker.sources import build_workload
-    from ampbench.workloads.index import source
-
-    def build(name: str, preset: str = "tiny") -> Workload:
-        spec = WORKLOADS[name]
-        return build_workload(source(spec), dict(spec.preset(preset)), 0)
-
-    return build
 
 
 @pytest.mark.parametrize("decisions", [1, 8, 100, 1024, 32_000])

@@ -47,9 +47,4 @@ def scope_pass(case: Case = CASE, **changes: ScopeRun) -> ScopePass:
         ),
         "uncached": run(UNCACHED_LOOP, casts=[17] * 4),
     }  # fmt: skip
-    return ScopePass(
-        case_id=case.case_id,
-        steps=4,
-        scopes=list((runs | changes).values()),
-        notes=["dropout is off"],
-    )
+    return ScopePass(case_id=case.case_id, steps=4, scopes=list((runs | changes).values()), notes=["dropout is off"])

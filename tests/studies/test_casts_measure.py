@@ -11,12 +11,7 @@ import torch
 
 from ampbench.records import wire
 from ampbench.records.case import Case, WorkloadSource
-from ampbench.records.casts import (
-    AUTOGRAD,
-    TRACED,
-    CastPass,
-    Tracing,
-)
+from ampbench.records.casts import AUTOGRAD, TRACED, CastPass, Tracing
 from ampbench.records.rules import FAKE
 from ampbench.records.wire import Reply
 from ampbench.studies import casts_measure as measure
@@ -175,9 +170,10 @@ needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is no
 
 
 @needs_no_cuda
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize("precision", ["fp16_autocast", "bf16_autocast"])
-@pytest.mark.parametrize("name", ["decoder_lm", "resnet18"])
+@pytest.mark.parametrize(
+    ("name", "precision", "phase"),
+    [("decoder_lm", "fp16_autocast", "training"), ("resnet18", "bf16_autocast", "inference")],
+)
 def test_an_absent_device_is_traced_on_fake_tensors(
     name: str, precision: str, phase: str, case: MakeCase, logged: list[CastLog]
 ) -> None:
@@ -211,8 +207,9 @@ class Attending(torch.nn.Module):
 
 
 @needs_no_cuda
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize(("precision", "casts"), [("bf16_pure", 0), ("fp16_autocast", 3)])
+@pytest.mark.parametrize(
+    ("precision", "casts", "phase"), [("bf16_pure", 0, "inference"), ("fp16_autocast", 3, "training")]
+)
 def test_attention_on_fake_tensors_is_the_one_op_that_hardware_has_for_it(
     precision: str, casts: int, phase: str, case: MakeCase
 ) -> None:
@@ -226,8 +223,7 @@ def test_attention_on_fake_tensors_is_the_one_op_that_hardware_has_for_it(
 
 
 @needs_no_cuda
-@pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize(("kind", "states"), [(torch.nn.LSTM, 2), (torch.nn.GRU, 1)])
+@pytest.mark.parametrize(("kind", "states", "phase"), [(torch.nn.LSTM, 2, "training"), (torch.nn.GRU, 1, "inference")])
 def test_a_recurrent_network_on_fake_tensors_casts_its_input_states_and_weights_once(
     kind: Any, states: int, phase: str, case: MakeCase
 ) -> None:

@@ -186,11 +186,7 @@ def twice():
 def test_modules_that_do_the_same_share_a_row(twice):
     rows = [tuple(row[key] for key in ("module", "inputs", "parameters", "calls", "casts")) for row in by_module(twice)]
     # the first call of the first layer casts its input as well
-    assert rows == [
-        ("0", "fp32", "fp32", 1, 2),
-        ("0, 1", "bf16", "fp32", 2, 1),
-        ("2", "bf16", "bf16", 1, 0),
-    ]
+    assert rows == [("0", "fp32", "fp32", 1, 2), ("0, 1", "bf16", "fp32", 2, 1), ("2", "bf16", "bf16", 1, 0)]
     assert by_module(twice)[0]["cast_seconds"] is None
 
 

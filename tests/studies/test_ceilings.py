@@ -1,17 +1,21 @@
-"""What a device attains at best, what that says of half precision, and the datasheet of a name that drivers give."""
+"""What a device attains at best, how long a step takes at least for it, what is concluded, and datasheets."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from ampbench.core.statement import Statement
 from ampbench.records.case import DeviceDescription
-from ampbench.records.measured import CONV, MATMUL
+from ampbench.records.measured import ATTENTION, CONV, MATMUL, MemoryPass
 from ampbench.studies.ceilings import (
     COPY,
+    DATASHEETS,
     READ,
     Attained,
     Attains,
+    Bound,
+    Bounds,
     Ceiling,
     Ceilings,
     bandwidth_of,
@@ -84,3 +88,101 @@ def test_a_known_device_is_held_against_its_datasheet() -> None:
     assert share(found[1], promised) == pytest.approx(0.5)
     assert share(found[3], promised) == pytest.approx(0.8)
     assert share(ceiling(MATMUL, "fp64", 1e13), promised) is share(found[1], None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fp16", "memory"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312e12, 1555e9),
+        ("NVIDIA A100-SXM4-80GB", 312e12, 2039e9),
+        ("NVIDIA A100 80GB PCIe", 312e12, 1935e9),
+        ("NVIDIA A10", 125e12, 600e9),
+        ("NVIDIA L40S", 362.05e12, 864e9),
+        ("NVIDIA GeForce RTX 4090", 165.2e12, 1008e9),
+        ("NVIDIA H100 PCIe", 756.5e12, 2000e9),
+        ("NVIDIA H200", 989.5e12, 4800e9),
+        ("Intel(R) Data Center GPU Max 1550", 416e12, 1638.4e9),
+    ],
+)
+def test_a_driver_s_name_finds_the_datasheet(name: str, fp16: float, memory: float) -> None:
+    found = datasheet_of(name)
+    assert found is not None
+    assert (found.peak(MATMUL, "fp16"), found.peak(COPY, "fp16")) == pytest.approx((fp16, memory))
+    assert found.peak(MATMUL, "fp64") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "AMD EPYC", "NVIDIA A10G", "NVIDIA L40", "NVIDIA GB200", "NVIDIA H100 NVL", "NVIDIA H200 NVL",
+     "NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 D", "Tesla V100-PCIE-16GB", "NVIDIA A100-SXM4-40GB MIG 1g",
+     "Intel(R) Arc(TM) A770 Graphics", "Intel(R) Data Center GPU Max 1100", "NVIDIA GeForce RTX 5090"],
+)  # fmt: skip
+def test_a_device_without_a_checked_datasheet_has_none(name: str) -> None:
+    assert datasheet_of(name) is None
+
+
+def test_rates_can_be_true() -> None:
+    for row in DATASHEETS:
+        known = [rate for rate in (row.fp32, row.tf32, row.fp16) if rate]
+        assert known == sorted(known)
+        assert row.bf16 in (None, row.fp16)
+
+
+FOUND = [
+    ceiling(MATMUL, "fp32", 2e11),
+    ceiling(MATMUL, "bf16", 8e11),
+    ceiling(CONV, "fp32", 4e11),
+    ceiling(ATTENTION, "bf16", 1e11),
+    ceiling(COPY, "fp32", 4e10),
+    ceiling(READ, "fp32", 5e10),
+]
+"""A copy touches 4e7 bytes, a read 5e7."""
+
+
+Counts = dict[str, dict[str, int]] | None
+
+
+def memory(by_operation: Counts, least_bytes: int | None = None, **changes: Any) -> MemoryPass:
+    totals: dict[str, int] = {}
+    for counts in (by_operation or {}).values():
+        for dtype, count in counts.items():
+            totals[dtype] = totals.get(dtype, 0) + count
+    known = {"case_id": "", "source": "profiler", "peak_bytes": 1, "parameter_bytes": 1, "buffer_bytes": 0}
+    known |= {"input_bytes": 0, "flops": totals, "flops_by_operation": by_operation, "least_bytes": least_bytes}
+    return MemoryPass(**(known | changes))  # type: ignore[arg-type]
+
+
+def bound(by_operation: Counts, least_bytes: int | None = None, **changes: Any) -> Bound:
+    return Bounds(FOUND).of(memory(by_operation, least_bytes, **changes), "cpu")
+
+
+def test_each_operation_takes_its_flops_over_its_own_ceiling_and_the_longest_is_what_binds() -> None:
+    found = bound({"matmul": {"fp32": 10**9, "bf16": 4 * 10**9}, "conv": {"fp32": 10**9}})
+    assert found.least == pytest.approx(1 / 200 + 4 / 800 + 1 / 400)
+    assert found.binds == "products"
+    found = bound({"matmul": {"fp32": 10**9}, "conv": {"fp32": 3 * 10**9}})
+    assert (found.least, found.binds) == (pytest.approx(1 / 200 + 3 / 400), "convolutions")
+    found = bound({"matmul": {"bf16": 10**9}, "attention": {"bf16": 10**9}})
+    assert (found.least, found.binds) == (pytest.approx(1 / 800 + 1 / 100), "attention")
+
+
+def test_memory_binds_where_its_bytes_take_longer_than_all_operations_together() -> None:
+    # 1e9 bytes at 5e10 a second take 20 ms
+    found = bound({"matmul": {"fp32": 3 * 10**9}}, 10**9)
+    assert (found.least, found.binds) == (pytest.approx(0.02), "memory")
+    found = bound({"matmul": {"fp32": 3 * 10**9}, "conv": {"fp32": 3 * 10**9}}, 10**9)
+    assert (found.least, found.binds) == (pytest.approx(3 / 200 + 3 / 400), "products")
+    found = bound({}, 10**9)
+    assert (found.least, found.binds) == (pytest.approx(0.02), "memory")
+
+
+def test_nothing_is_claimed_of_memory_where_fewer_bytes_move_than_any_copy_touched_or_none_were_counted() -> None:
+    for least_bytes in (None, 10**7):
+        found = bound({"matmul": {"fp32": 10**6}}, least_bytes)
+        assert (found.least, found.binds) == (pytest.approx(10**6 / 2e11), "products")
+        assert bound({}, least_bytes).least is bound({}, least_bytes).binds is None
+
+
+def test_an_operation_without_a_ceiling_leaves_the_bound_unknown() -> None:
+    found = bound({"matmul": {"fp32": 10**9}, "attention": {"fp32": 10**9}}, 10**9)
+    assert (found.least, found.binds) == (None, None)

@@ -84,7 +84,7 @@ def test_where_errors_add_up_and_interact_the_set_is_about_as_small_as_the_small
     assert median(counts) <= trials
 
 
-@pytest.mark.parametrize("most", range(1, 16))
+@pytest.mark.parametrize("most", [1, 4, 8, 15])
 def test_when_trials_run_out_the_smallest_set_so_far_is_returned(most: int) -> None:
     share = breaks(20, [3], [11], [19])
     search = Tried(range(20), share, most)

@@ -1,37 +1,50 @@
-"""What a search for modules to keep in fp32 comes to: sets, conclusions, the code to paste, the page."""
+"""A search for modules to keep in fp32: what is planned, stored, resumed and concluded, and the code to paste."""
 
-import json
+import copy
 import math
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from torch.utils._pytree import tree_map
 
 from ampbench.core.precisions import PRECISIONS, SHORT_DTYPES
 from ampbench.drive.planning import find_workloads
+from ampbench.errors import UsageError
 from ampbench.records.case import Case
+from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.show.studies import lines as words
+from ampbench.store import StoredRun, read_run
 from ampbench.studies.keep_fp32 import (
+    STUDY,
     Keep,
+    KeepAsked,
+    KeepSearch,
     Limits,
     Searched,
+    SearchSpace,
     TimedSet,
+    Timing,
+    Trial,
+    Unit,
     code,
     conclusions,
     islands,
     kept_sets,
+    searches,
     share_of,
     units_of,
 )
-from tests.scripted_channel import got, make_request
+from ampbench.studies.work import lacking
+from ampbench.worker.worker import Worker
+from tests.scripted_channel import CPU, Scripted, asked_in, got, machine, make_request
 from tests.studies.keep_searches import CASE, SPACE, TRIALS, searched, space_of, trial
+from tests.studies.working import resumed, studied
 
 NET = space_of(
     *([path] for path in ("stem", "layer1.a", "layer1.b", "layer10.conv", "layer10.deep.x", "layer10.deep.y", "fc")),
@@ -153,8 +166,6 @@ def test_what_arrives_of_an_update_is_told_where_it_is_bounded() -> None:
     assert concluded(searched("norm", trials=unknown, limits=UPDATES))[Keep.UPDATE]["why"] == "no optimizer"
 
 
-ROOT = Path(__file__).parents[2]
-
 MODEL = """
 import torch
 
@@ -202,30 +213,6 @@ def named():
     return Tokens(), {"ids": torch.randint(2050, 50_000, (8, 5)), "weights": torch.rand(8, 1)}
 """
 
-SCRIPT = """
-import copy
-import sys
-
-import torch
-sys.path.insert(0, ".")
-import model as models
-
-torch.set_num_threads(1)
-torch.manual_seed(0)
-model, inputs = getattr(models, sys.argv[1])()
-doubled = torch.utils._pytree.tree_map(lambda x: x.double() if x.is_floating_point() else x, inputs)
-with torch.inference_mode():
-    exact = copy.deepcopy(model).double().eval()
-    expected = exact(**doubled) if isinstance(doubled, dict) else exact(doubled)
-    model.eval()
-    exec(open("pasted.py").read())
-    lowered, storage = sys.argv[2], getattr(torch, sys.argv[3])
-    inputs = torch.utils._pytree.tree_map(lambda x: x.to(storage) if x.is_floating_point() else x, inputs)
-    with torch.autocast("cpu", dtype=getattr(torch, lowered, None), enabled=bool(lowered)):
-        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-print(float((output.double() - expected).norm() / expected.norm()))
-"""
-
 
 def lines(precision: str, *kept: str, **case: Any) -> list[str]:
     return code(structs.replace(CASE, precision=precision, **case), searched(*kept))["torch"].splitlines()
@@ -259,7 +246,14 @@ def test_many_names_have_a_line_each() -> None:
     compile("\n".join(text), "pasted", "exec")
 
 
-@pytest.mark.slow
+def floating(tree: Any, dtype: torch.dtype) -> Any:
+    return tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, tree)
+
+
+def called(network: torch.nn.Module, inputs: Any) -> torch.Tensor:
+    return network(**inputs) if isinstance(inputs, dict) else network(inputs)
+
+
 @pytest.mark.parametrize(
     ("make", "precision", "kept"),
     [
@@ -268,27 +262,217 @@ def test_many_names_have_a_line_each() -> None:
         ("named", "fp16_autocast", ["body.norm"]),
     ],
 )
-def test_pasted_into_a_fresh_program_it_errs_what_the_trial_erred(
-    make: str, precision: str, kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_pasted_into_a_program_it_errs_what_the_trial_erred(
+    make: str, precision: str, kept: list[str], tmp_path: Path
 ) -> None:
-    from ampbench.worker.worker import Worker
-
     (tmp_path / "model.py").write_text(MODEL)
-    monkeypatch.chdir(tmp_path)
-    (source,) = find_workloads(f"model.py:{make}")
-    short = SHORT_DTYPES[PRECISIONS[precision].storage]
-    case: Case = structs.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
-    reply = Worker().serve(make_request("trial", source=source, case=case, kept=kept, threads=1))
-    tried = got("trial", reply)
-    assert tried.output_rel_l2
-
-    (tmp_path / "pasted.py").write_text(code(case, searched(*kept))["torch"])
-    (tmp_path / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    (source,) = find_workloads(f"{tmp_path}/model.py:{make}")
     row = PRECISIONS[precision]
-    words = [make, row.autocast or "", row.storage]
-    ran = subprocess.run(
-        [sys.executable, "script.py", *words], capture_output=True, text=True, env=environment, check=False, timeout=120
+    short = SHORT_DTYPES[row.storage]
+    case: Case = structs.replace(CASE, workload=source.name, family="user", precision=precision, input_dtype=short)
+    tried = got("trial", Worker().serve(make_request("trial", source=source, case=case, kept=kept, threads=1)))
+    assert tried.output_rel_l2
+    program: dict[str, Any] = {}
+    exec(MODEL, program)
+    torch.manual_seed(0)
+    network, inputs = program[make]()
+    with torch.inference_mode():
+        expected = called(copy.deepcopy(network).double().eval(), floating(inputs, torch.float64))
+        program["model"] = network.eval()
+        exec(code(case, searched(*kept))["torch"], program)
+        with torch.autocast("cpu", dtype=getattr(torch, row.autocast or "", None), enabled=bool(row.autocast)):
+            output = called(program["model"], floating(inputs, getattr(torch, row.storage)))
+    assert float((output.double() - expected).norm() / expected.norm()) == pytest.approx(tried.output_rel_l2, rel=1e-6)
+
+
+ENVIRONMENT = machine(CPU)
+EIGHT = SearchSpace(
+    case_id="",
+    units=[Unit(modules=[f"layer.{place}"], kind="Linear") for place in range(8)], containers=["", "layer"],
+    limits=Limits(max_error=1e-2),
+    weights_digest="ww", inputs_digest="ii",
+)  # fmt: skip
+PLANTED = frozenset({2, 5})
+WANTED = KeepAsked(max_error=1e-2, max_gradient_error=1e-1, max_trials=40)
+
+
+def network(instead: Callable[[Request], Reply | None] = lambda _: None) -> Scripted:
+    """Return a channel whose network errs unless both planted modules are kept, or does `instead`."""
+    return Scripted(lambda request: instead(request) or answer(request), ENVIRONMENT)
+
+
+def kinds(channel: Scripted) -> list[str]:
+    return [request.task for request in channel.asked]
+
+
+def answer(request: Request) -> Reply:
+    assert request.case is not None
+    case_id = request.case.case_id
+    if request.task == "space":
+        return reply_with(structs.replace(EIGHT, case_id=case_id, limits=asked_in(request)))
+    if request.task == "timing":
+        sets = [structs.replace(timed, samples=[[1e-3]] * 6, peak_bytes=1) for timed in asked_in(request).sets]
+        return reply_with(Timing(sets=sets))
+    kept = asked_in(request).kept
+    missing = len(PLANTED - units_of(EIGHT, kept))
+    error = 1e-3 * (9 - len(units_of(EIGHT, kept))) / 9
+    gradient = 2e-2 if request.case.phase == "training" else None
+    if missing:
+        return reply_with(Trial(case_id=case_id, kept=kept, nonfinite=missing))
+    return reply_with(Trial(case_id=case_id, kept=kept, output_rel_l2=error, grad_rel_l2=gradient))
+
+
+def interrupt_at(kind: str, count: int) -> Callable[[Request], Reply | None]:
+    """Return what interrupts the `count`th request of a kind."""
+    seen = {"": 0}
+
+    def instead(request: Request) -> Reply | None:
+        seen[""] += request.task == kind
+        if request.task == kind and seen[""] == count:
+            raise KeyboardInterrupt
+        return None
+
+    return instead
+
+
+def only(run: StoredRun) -> KeepSearch:
+    (search,) = run.of(KeepSearch).values()
+    return search
+
+
+def test_what_is_found_is_minimal_and_timed_beside_none_and_all(tmp_path: Path) -> None:
+    channel = network()
+    run = studied(STUDY, tmp_path, channel, WANTED, phases=["inference"])
+    search = only(run)
+    assert (search.kept, search.minimal) == (["layer.2", "layer.5"], True)
+    assert run.of(SearchSpace)[search.case_id].limits == Limits(max_error=1e-2)
+    assert (kinds(channel)[0], kinds(channel)[-1]) == ("space", "timing")
+    assert set(kinds(channel)[1:-1]) == {"trial"}
+    assert search.timing is not None
+    assert [each.kept for each in search.timing.sets] == [[], ["layer.2", "layer.5"], [""]]
+
+
+def trials_of(run: StoredRun, batch: int = 0) -> list[Trial]:
+    (trials,) = run.several_of(Trial).values()
+    return [trial for trial in trials if trial.batch == batch]
+
+
+def on_batch(batch: int, *kept: str, error: float) -> Callable[[Request], Reply | None]:
+    """Return what lets a set err so much on a fresh batch."""
+
+    def instead(request: Request) -> Reply | None:
+        if request.task != "trial" or asked_in(request).batch != batch or asked_in(request).kept != list(kept):
+            return None
+        assert request.case is not None
+        trial = Trial(case_id=request.case.case_id, kept=list(kept), output_rel_l2=error, batch=batch)
+        return reply_with(trial)
+
+    return instead
+
+
+def test_what_is_found_is_tried_on_three_batches_that_the_search_did_not_see(tmp_path: Path) -> None:
+    run = studied(STUDY, tmp_path, network(on_batch(2, "layer.2", "layer.5", error=9e-3)), WANTED, phases=["inference"])
+    assert only(run).kept == ["layer.2", "layer.5"]
+    assert [(trial.batch, trial.kept) for batch in (1, 2, 3) for trial in trials_of(run, batch)] == [
+        (batch, ["layer.2", "layer.5"]) for batch in (1, 2, 3)
+    ]
+    assert only(run).unconfirmed == ""
+
+
+def test_a_set_that_misses_the_budget_on_another_batch_gives_way_to_the_next(tmp_path: Path) -> None:
+    run = studied(
+        STUDY, tmp_path, network(on_batch(3, "layer.2", "layer.5", error=1.1e-2)), WANTED, phases=["inference"]
     )
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == pytest.approx(tried.output_rel_l2, rel=1e-6)
+    search = only(run)
+    assert search.kept is not None
+    assert search.minimal
+    assert units_of(EIGHT, search.kept) > PLANTED
+    assert len(units_of(EIGHT, search.kept)) == 3
+    assert [trial.kept for trial in trials_of(run, 3)] == [["layer.2", "layer.5"], search.kept]
+    (record,) = searches(run).values()
+    assert [row.trial.kept for row in kept_sets(record) if row.refuted] == [["layer.2", "layer.5"]]
+
+
+@pytest.mark.parametrize(
+    ("precision", "phase", "bounded"),
+    [("bf16_pure", "training", True), ("bf16_pure", "inference", False), ("bf16_autocast", "training", False)],
+)
+def test_updates_bound_what_trains_in_weights_stored_in_half(
+    precision: str, phase: str, bounded: bool, tmp_path: Path
+) -> None:
+    def instead(request: Request) -> Reply | None:
+        if request.task != "trial":
+            return None
+        reply = answer(request)
+        kept = units_of(EIGHT, asked_in(request).kept)
+        arrives = 0.5 + len(kept & {2, 5, 7}) / 6 if asked_in(request).updates else None
+        return reply_with(structs.replace(got("trial", reply), update_kept=arrives))
+
+    channel = network(instead)
+    wanted = structs.replace(WANTED, min_update_kept=0.98)
+    run = studied(STUDY, tmp_path, channel, wanted, precisions=[precision], phases=[phase])
+    search = only(run)
+    assert run.of(SearchSpace)[search.case_id].limits.min_update_kept == (0.98 if bounded else None)
+    assert {asked_in(request).updates for request in channel.asked if request.task == "trial"} == {bounded}
+    assert search.kept == (["layer.2", "layer.5", "layer.7"] if bounded else ["layer.2", "layer.5"])
+
+
+def test_the_space_and_each_trial_are_stored_before_the_next_is_asked_for(tmp_path: Path) -> None:
+    stored: list[tuple[str, int]] = []
+
+    def look(request: Request) -> Reply | None:
+        run = read_run(next((tmp_path / "runs").glob("*.jsonl")))
+        stored.append((request.task, len(run.of(SearchSpace)) + sum(map(len, run.several_of(Trial).values()))))
+        return None
+
+    studied(STUDY, tmp_path, network(look), WANTED)
+    assert [count for _, count in stored] == list(range(len(stored)))
+
+
+@pytest.mark.parametrize("most", [1, 5, 12])
+def test_no_more_sets_are_tried_than_asked_for(most: int, tmp_path: Path) -> None:
+    run = studied(STUDY, tmp_path, network(), structs.replace(WANTED, max_trials=most))
+    assert len(trials_of(run)) == min(most, 10)
+    assert only(run).minimal == (most == 12)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("trial", 2), ("trial", 5), ("timing", 1)])
+def test_an_interrupted_search_goes_on_where_it_was_and_ends_as_if_it_had_not_been(
+    kind: str, count: int, tmp_path: Path
+) -> None:
+    whole = studied(STUDY, tmp_path / "whole", network(), WANTED)
+    broken = studied(STUDY, tmp_path / "broken", network(interrupt_at(kind, count)), WANTED)
+    left = [case.case_id for case in lacking(STUDY, broken)]
+    assert (broken.ended, broken.of(KeepSearch), left) == ("interrupted", {}, list(broken.cases))
+    again = network()
+    ended = resumed(STUDY, broken, again)
+    assert only(ended) == only(whole)
+    assert ended.several_of(Trial) == whole.several_of(Trial)
+    before, after = (sum(map(len, run.several_of(Trial).values())) for run in (broken, whole))
+    assert len(again.asked) == 2 + after - before, "the space, to see that it is the same, what is left, and the timing"
+    assert [footer.ended for footer in ended.footers] == ["interrupted", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"weights_digest": "changed"}, "weights"),
+        ({"inputs_digest": "changed"}, "inputs"),
+        ({"units": EIGHT.units[1:]}, "modules"),
+        ({"containers": [""]}, "modules"),
+    ],
+)
+def test_a_search_of_another_network_than_it_began_with_is_not_gone_on_with(
+    changes: dict[str, object], what: str, tmp_path: Path
+) -> None:
+    broken = studied(STUDY, tmp_path, network(interrupt_at("trial", 3)), WANTED)
+    before = broken.several_of(Trial)
+
+    def changed(request: Request) -> Reply | None:
+        assert request.case is not None
+        assert request.task == "space"
+        return reply_with(structs.replace(EIGHT, case_id=request.case.case_id, **changes))  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError, match=f"cannot be resumed: the {what} (of mlp )?are others than it began with"):
+        resumed(STUDY, broken, network(changed))
+    assert read_run(broken.path).several_of(Trial) == before

@@ -4,13 +4,7 @@ import pytest
 from msgspec import structs
 
 from ampbench.records.rules import FAKE, NOT_OBSERVED
-from ampbench.studies.rules import (
-    RulesCode,
-    compare_rules,
-    conclusions,
-    find_disagreements,
-    unobserved,
-)
+from ampbench.studies.rules import RulesCode, compare_rules, conclusions, find_disagreements, unobserved
 from ampbench.studies.study import Torch
 from tests.rule_probes import call, observation, probe, trial
 

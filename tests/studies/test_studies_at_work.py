@@ -81,18 +81,12 @@ def test_who_asks_about_ampbenchs_own_precisions_refuses_a_users_own_and_an_unkn
 
     for _ in range(2):  # the second time it is known in this process
         with (
-            pytest.raises(
-                UsageError,
-                match=r"^mine is your own precision: measure it with `ampbench run`; ",
-            ),
+            pytest.raises(UsageError, match=r"^mine is your own precision: measure it with `ampbench run`; "),
             prepare(users_own),
         ):
             pass
     unknown = structs.replace(users_own, precisions=["mina"])
-    with (
-        pytest.raises(UnknownNameError, match=r"^unknown precision 'mina': did you mean mine"),
-        prepare(unknown),
-    ):
+    with pytest.raises(UnknownNameError, match=r"^unknown precision 'mina': did you mean mine"), prepare(unknown):
         pass
     allowed = structs.replace(users_own, precisions=["fp16_autocast"])
     with prepare(allowed) as found:

@@ -11,14 +11,7 @@ from ampbench.records.measured import Failure
 from ampbench.records.run import Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import read_run
-from ampbench.studies.training import (
-    SETTINGS,
-    STUDY,
-    Training,
-    TrainingAsked,
-    scaler_arguments,
-    settings_of,
-)
+from ampbench.studies.training import SETTINGS, STUDY, Training, TrainingAsked, scaler_arguments, settings_of
 from ampbench.studies.work import lacking
 from tests.scripted_channel import CPU, Scripted, asked_in, machine
 from tests.studies.working import resumed, studied
@@ -66,22 +59,6 @@ def test_each_seed_trains_fp32_its_control_and_fp64_before_all_other_precisions(
     assert {asked_in(request).steps for request in channel.asked} == {5}
     assert run.ended == "complete"
     assert {len(found) for found in run.several_of(Training).values()} == {2, 6}
-
-
-@pytest.mark.parametrize(
-    ("asked", "selected", "said"),
-    [
-        (ASKED, {"paths": ["compiled"]}, "eager"),
-        (ASKED, {"precisions": ["fp64"]}, "fp64"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_is_trained(
-    tmp_path: Path, asked: TrainingAsked, selected: dict[str, object], said: str
-) -> None:
-    channel = Scripted(training, machine(CPU))
-    with pytest.raises(UsageError, match=said):
-        studied(STUDY, tmp_path, channel, asked, **selected)
-    assert channel.asked == []
 
 
 def test_an_interrupted_study_goes_on_with_what_it_lacks(tmp_path: Path) -> None:
@@ -136,9 +113,7 @@ def test_a_setting_of_a_users_own_has_gradscalers_defaults_beside_what_is_given(
         ("init_scale=inf", "--setting init_scale=inf: Expected `float` < 3.4"),
         ("init_scale=nan", "--setting init_scale=nan: Expected `float`"),
         ("growth_factor=1", "--setting growth_factor=1: Expected `float` > 1"),
-        ("growth_factor=inf", "--setting growth_factor=inf: Expected `float`"),
         ("backoff_factor=1.5", "--setting backoff_factor=1.5: Expected `float` < 1"),
-        ("growth_interval=1.5", "--setting growth_interval=1.5: Expected `int"),
         ("growth_interval=many", "--setting growth_interval=many: Expected `int"),
     ],
 )

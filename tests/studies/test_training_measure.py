@@ -15,11 +15,7 @@ from torch import nn
 from ampbench.core.precisions import LOW, PRECISIONS, Precision
 from ampbench.studies import training_measure as measure
 from ampbench.studies.training import Training
-from ampbench.studies.training_measure import (
-    LOWEST_SCALE,
-    one_rounding_away,
-    train,
-)
+from ampbench.studies.training_measure import LOWEST_SCALE, one_rounding_away, train
 from ampbench.worker.machine import open_device
 from ampbench.workload import Workload
 from tests.planted_faults import Function

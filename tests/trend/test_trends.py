@@ -89,10 +89,7 @@ def test_versions_stand_in_their_order_and_builds_of_one_are_one(folder: Folder)
     assert ids(series.points[1]) == ["run001", "run003"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"host": "other"}, {"cpu": "AMD Zen"}, {"threads": 4}],
-)
+@pytest.mark.parametrize("changes", [{"host": "other"}, {"cpu": "AMD Zen"}, {"threads": 4}])
 def test_runs_of_another_machine_never_share_a_series(folder: Folder, changes: dict[str, Any]) -> None:
     folder.run()
     folder.run(environment=environment(**changes))

@@ -1,15 +1,26 @@
-"""What rows name: each study is there, and a page without runs has nothing of any. Nobody else names one."""
+"""All studies alike: each is named by its row alone, has words for every code, and fits on a screen."""
 
 import ast
 from collections.abc import Iterator
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 import ampbench
+from ampbench import store, studies
 from ampbench.records import kinds
 from ampbench.records.kinds import KINDS
+from ampbench.report.material import material_of
+from ampbench.show.studies import TEMPLATES, document
+from ampbench.show.terminal import document_lines
+from ampbench.store import gathered
 from ampbench.studies.study import Study, study_of
+from tests.report.materials import part_of
+from tests.stored_runs import make_case, make_header
+from tests.studies.storage_passes import lossy_pass, storage_pass
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,3 +68,43 @@ def test_no_module_names_a_kind_of_run_but_for_these() -> None:
     others = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "studies" not in path.parents]
     found = {str(path.relative_to(PACKAGE)): sorted(set(named_in(path))) for path in others}
     assert {name for name, seen in found.items() if seen} == set(NAMING), found
+
+
+MODULES = [import_module(f"ampbench.studies.{each.name}") for each in iter_modules(studies.__path__)]
+CODES = {
+    str(code)
+    for module in MODULES
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, StrEnum) and kind.__module__ == module.__name__
+    for code in kind
+    if "-" in code
+}
+
+
+def test_codes_and_words_are_the_same() -> None:
+    assert set(TEMPLATES) == CODES, "TEMPLATES of show/studies.py has a line for each code, and no other"
+
+
+def test_a_page_has_the_cases_with_problems_first() -> None:
+    same, lossy = (make_case("bf16_autocast", workload=name, phase="training") for name in ("same", "lossy"))
+    entries = [same, lossy, storage_pass(same), lossy_pass(lossy)]
+    run = gathered(Path("run.jsonl"), make_header(explains="input-storage"), entries)
+    part = part_of("input-storage", material_of([], explanations=[run]))
+    assert [detail.name for detail in part.details] == ["lossy bf16_autocast", "same bf16_autocast"]
+
+
+FOLDER = Path(__file__).parents[1] / "net" / "runs"
+RUNS = [path for path in sorted(FOLDER.glob("*.jsonl")) if store.read_header(path).explains]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_study_fits_on_a_screen(path: Path) -> None:
+    stored = store.read_run(path)
+    shown = document(study_of(stored.header.explains), stored, list(stored.cases))
+    lines = [str(line) for line in document_lines(shown, 80)]
+    lines += [line for code in shown.code for line in ["", code.title, *code.text.splitlines()]]
+    assert len(lines) <= 38  # and two that name the run
+    assert max(map(len, lines)) <= 80
+    if "-v has the rest" in "".join(lines):
+        whole = document(study_of(stored.header.explains), stored, list(stored.cases), everything=True)
+        assert len(list(document_lines(whole, 80))) > len(lines)
