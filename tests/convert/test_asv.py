@@ -1,12 +1,17 @@
-"""What asv's results of ampbench's suite mean, as runs."""
+"""asv's results of ampbench's suite: which files are read, what they mean as runs, and how they are stored."""
 
+import json
+import math
+import os
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MEMORY, NAN, STEP, row, suite, write
+from asv_results import COMMIT, DEVICE, ERROR, GRADIENT, MACHINE, MEMORY, NAN, STEP, row, suite, write
 
+from ampbench import convert
 from ampbench.convert import asv, read_source
 from ampbench.core.precisions import PRECISIONS
 from ampbench.drive.planning import make_plan
@@ -156,19 +161,13 @@ def test_another_suites_benchmarks_are_left_out_and_counted(tmp_path: Path) -> N
         ({STEP: row([1e-3, 2e-3], version="2")}, f"{STEP} has version 2, not 1"),
         ({STEP: [[1e-3, 2e-3], row(None)[1]]}, f"its benchmarks are {STEP}$"),
         ({STEP: row(["fast", 2e-3])}, r"Expected `float \| null`, got `str`"),
-        (
-            {STEP: row([1e-3, 2e-3], precisions=["fp32", "int8"])},
-            f"unknown precision int8 in {STEP}: upgrade ampbench",
-        ),
+        ({STEP: row([1e-3, 2e-3], precisions=["fp32", "int8"])}, f"unknown precision int8 in {STEP}: upgrade ampbench"),
         ({STEP: row([1e-3, 2e-3], phases=["tuning"])}, f"unknown phase tuning in {STEP}: upgrade ampbench"),
         (
             suite() | {DEVICE: [[99], [], "1"]},
             f"{asv.DEVICE[1:]} is 99, and this ampbench knows {len(DEVICES)} devices: upgrade it",
         ),
-        (
-            suite() | {DEVICE: [[0.5], [], "1"]},
-            f"{asv.DEVICE[1:]} is 0.5, and this ampbench knows",
-        ),
+        (suite() | {DEVICE: [[0.5], [], "1"]}, f"{asv.DEVICE[1:]} is 0.5, and this ampbench knows"),
         (suite() | {DEVICE: [[0], [], "2"]}, f"{DEVICE} has version 2, not 1"),
     ],
 )
@@ -179,3 +178,100 @@ def test_results_that_are_not_ours_or_mean_something_else_are_refused(
     with pytest.raises(StoreError, match=message) as caught:
         list(read_source(path, Counter()))
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_what_asv_itself_writes_is_read(tmp_path: Path) -> None:
+    results = pytest.importorskip("asv.results")
+    runner = pytest.importorskip("asv.runner")
+    asv = results.Results(
+        {**MACHINE, "python": "3.11"}, {"torch": "2.13.0"}, COMMIT, 1_789_000_000_000, "3.11", "virtualenv-py3.11", {}
+    )
+    names = row(None)[1]
+    timed = {"name": STEP, "version": "1", "params": names}
+    samples = [[2e-3, 2.1e-3, 2.2e-3], None]
+    asv.add_result(
+        timed,
+        runner.BenchmarkResult(
+            result=[True, math.nan], samples=samples, number=[1, None], errcode=0, stderr="", profile=None
+        ),
+        started_at=datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC),
+        duration=1.0,
+    )
+    failed = runner.BenchmarkResult(
+        result=[None, None], samples=[None, None], number=[None, None], errcode=1, stderr="", profile=None
+    )
+    asv.add_result({"name": MEMORY, "version": "1", "params": names}, failed)
+    asv.save(str(tmp_path))
+    (tmp_path / "bench" / "machine.json").write_text(json.dumps(MACHINE))
+    (stored,) = read_source(tmp_path, Counter())
+    fp32, bf16 = stored.cases
+    assert stored.readings["seconds_median"] == {fp32: pytest.approx(2.1e-3)}
+    assert stored.readings.keys() == {"seconds_median", "seconds_low", "seconds_high"}
+    assert (stored.header.started_at, [*stored.failures]) == ("2026-09-21T14:13:20.000+00:00", [fp32, bf16])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 1}, "of a format that this ampbench does not read: Invalid enum value 1"),
+        ({"version": ...}, "missing required field `version`"),
+        ({"results": ...}, "missing required field `results`"),
+        ({"requirements": ["torch"]}, "requirements"),
+        ({"results": {STEP: row([1e-3])}}, "damaged"),
+        ({"results": {STEP: row([1e-3, 2e-3], low=[1.0])}}, "damaged"),
+    ],
+)
+def test_another_format_or_a_damaged_row_is_refused_by_the_files_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(StoreError, match=message) as caught:
+        list(read_source(path, Counter()))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def stored_runs(folder: Path, count: int = 2) -> list[StoredRun]:
+    for number in range(count):
+        write(folder, commit_hash=f"{number}" * 40)
+    return list(convert.read_source(folder, Counter()))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "damaged"), ("[]", "no results of asv"), ('{"header":{"schema":3}}', "no results of asv")],
+)
+def test_foreign_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_text(content)
+    for source in (tmp_path / "odd.json", tmp_path):
+        with pytest.raises(StoreError, match=message):
+            list(convert.read_source(source, Counter()))
+
+
+def test_importing_twice_writes_once(tmp_path: Path) -> None:
+    runs = stored_runs(tmp_path / "asv")
+    (first,), _ = convert.write_runs(runs[:1], tmp_path / "results")
+    before = first.stat()
+    (second,), known = convert.write_runs([*runs, *runs], tmp_path / "results")
+    assert (second.stem, known) == (runs[1].header.run, 1)
+    after = first.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("whole", [0, 2])
+def test_a_disk_that_fills_up_leaves_nothing(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = stored_runs(tmp_path / "asv", count=3)
+    calls = []
+    sync = os.fsync
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > whole:  # each file is synchronised once
+            raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr("ampbench.store.run_file.os.fsync", full)
+    with pytest.raises(StoreError, match=r"cannot write .*: No space left on device; choose another"):
+        convert.write_runs(runs, tmp_path / "results")
+    assert list((tmp_path / "results").rglob("*.jsonl")) == []
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"]

@@ -3,19 +3,44 @@
 Bencher Metric Format and JUnit XML; which cases of a run are converted, and which of their numbers.
 """
 
-from collections.abc import Mapping
+import csv
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 import xmlschema
-from converted_runs import BF16, CASE, FAILED, SKIPPED, TEXT, mixed_run, named_run
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ampbench.cli.main import main
 from ampbench.convert import FORMATS, written
+from ampbench.records.case import Case
+from ampbench.records.measured import Failure, Skip
 from ampbench.store import StoredRun
+from tests.compared_runs import Times, make_run
+from tests.stored_runs import make_case, make_header
+
+CASE, BF16, FAILED, SKIPPED = map(make_case, ("fp32", "bf16_pure", "fp16_pure", "tf32"))
+
+
+def stored_run(*times: tuple[Case, Sequence[float]], **header: Any) -> StoredRun:
+    return make_run(Times(*times), header=make_header(**header), peak_bytes=4096, output_rel_l2=2e-3)
+
+
+def mixed_run() -> StoredRun:
+    """Return a run of two measured cases, one that failed and one that was skipped."""
+    message = {"cause": "exception", "message": "boom <&>", "frames": ["File a.py", "  x = 1"]}
+    failure = Failure(case_id=FAILED.case_id, stage="round", **message)
+    skip = Skip(case_id=SKIPPED.case_id, reason="this CPU has no tf32")
+    times = (CASE, [1.0e-3, 1.1e-3, 1.2e-3]), (BF16, [5e-4, 6e-4, 5e-4, 9e-4]), (FAILED, []), (SKIPPED, [])
+    run = stored_run(*times, commit="0123abc-dirty", label="nightly")
+    return replace(run, failures={FAILED.case_id: failure}, skips={SKIPPED.case_id: skip})
 
 
 class Metric(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,12 +88,7 @@ def test_a_run_has_a_test_case_per_case_and_counts_them() -> None:
         "skipped": "1",
     }
     properties = {one.attrib["name"]: one.attrib["value"] for one in suite.iter("property")}
-    assert properties == {
-        "label": "nightly",
-        "commit": "0123abc-dirty",
-        "torch_version": "2.15.0",
-        "cpu": "AMD EPYC",
-    }
+    assert properties == {"label": "nightly", "commit": "0123abc-dirty", "torch_version": "2.15.0", "cpu": "AMD EPYC"}
 
 
 def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_with_its_reason() -> None:
@@ -83,9 +103,9 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
     assert "time" not in tests[SKIPPED.case_id].attrib
 
 
-@given(TEXT)
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20))  # lone surrogates are escaped as it is written
 def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
-    _, tests = suite_of(written(named_run(name), "junit")[0])
+    _, tests = suite_of(written(stored_run((make_case(workload=name), [1e-3, 1.1e-3, 1.2e-3])), "junit")[0])
     (found,) = tests
     # XML has no control characters; where there are none, the name comes back as it was
     clean = all(one in "\t\n" or (one >= " " and one not in "\ufffe\uffff") for one in name)
@@ -102,3 +122,25 @@ def test_the_help_and_the_page_name_each_format(
     for name in FORMATS:
         assert f"{name}, " in helped or f"{name} or " in helped, "name it in the help of --to, cli/convert.py"
         assert f"\n| `{name}` |" in page, "add a row to docs/convert.md"
+
+
+def compare(folder: Path, *arguments: str) -> str:
+    """Run the real `pytest-benchmark compare`."""
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Failed to load" not in done.stderr
+    return done.stdout
+
+
+def test_pytest_benchmark_compares_two_of_our_files(tmp_path: Path) -> None:
+    (tmp_path / "first.json").write_text(written(mixed_run(), "pytest-benchmark")[0])
+    slower = stored_run((CASE, [2e-3, 2.2e-3, 2.4e-3]))
+    (tmp_path / "second.json").write_text(written(slower, "pytest-benchmark")[0])
+    said = compare(tmp_path, "first.json", "second.json", "--csv=table.csv")
+    for shown in (f"{CASE.case_id} (first)", f"{CASE.case_id} (second)", f"{BF16.case_id} (first)"):
+        assert shown in said
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(float(row["median"]) for row in rows) == pytest.approx([5.5e-4, 1.1e-3, 2.2e-3])
+    assert {row["param:precision"] for row in rows} == {"fp32", "bf16_pure"}

@@ -5,11 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bs4 import BeautifulSoup
-
 from ampbench.report.material import Material, material_of
-from ampbench.report.page import render
-from ampbench.report.views import Part, View, study_parts
+from ampbench.report.views import Part, study_parts
 from ampbench.store import StoredRun
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -37,15 +34,6 @@ def make_material(*runs: StoredRun, baseline: StoredRun | None = None, **changes
     return replace(material_of(runs, baseline), **changes)
 
 
-def section_of(view: View) -> BeautifulSoup:
-    """Return a page that holds `view` alone, as `page_of` does."""
-    return _parsed(render([view], title="a test"))
-
-
 def part_of(id: str, material: Material) -> Part | None:
     """Return the part of a study on the page of material, by its id."""
     return next((part for part in study_parts(material) if part.id == id), None)
-
-
-def _parsed(document: str) -> BeautifulSoup:
-    return BeautifulSoup(document.replace("<wbr>", ""), "html5lib")

@@ -1,4 +1,4 @@
-"""The page in a browser: Debian's Chromium, driven by Playwright. Skipped where there is no Chromium."""
+"""The page and its tables in a browser: Debian's Chromium, driven by Playwright; skipped where there is none."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from ampbench.records.measured import Failure
 from ampbench.report.material import Material, gather, material_of
-from ampbench.report.page import make_page
+from ampbench.report.page import make_page, render
+from ampbench.report.views import cases
 from ampbench.store import read_run
+from tests.compared_runs import Times, make_run
 from tests.report.hostile_runs import hostile_material
 from tests.report.large_runs import write_zoo_run
-from tests.report.materials import CHROMIUM, HISTORY, NO_CHROMIUM, RESULTS
+from tests.report.materials import CHROMIUM, HISTORY, NO_CHROMIUM, RESULTS, make_material
+from tests.stored_runs import make_case
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason=NO_CHROMIUM,
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
 BASELINE, CANDIDATE = "20261121T051635Z-vm-282d99", "20261121T051926Z-vm-12cb08"
 PAGES = ("readme", "comparison", "history", "studies", "zoo")
@@ -42,15 +43,29 @@ def address(readme_run: Material, tmp_path_factory: pytest.TempPathFactory) -> A
         "studies": lambda: of_kinds("casts", "rules", "headroom", "origin", "keep-fp32", "convergence", "ceilings"),
         "zoo": lambda: material_of([read_run(write_zoo_run(folder, networks=50))]),
         "hostile": lambda: hostile_material(tmp_path_factory.mktemp("hostile")),
+        "tables": many_cases,
     }
 
     def find(name: str) -> str:
         file: Path = folder / f"{name}.html"
         if not file.exists():
-            file.write_text(make_page(materials[name]()), encoding="utf-8")
+            made = materials[name]()
+            text = render([cases(made)], title="cases") if name == "tables" else make_page(made)
+            file.write_text(text, encoding="utf-8")
         return file.as_uri()
 
     return find
+
+
+def many_cases() -> Material:
+    """A page of 780 cases: the later the workload and the precision, the longer it takes; every tenth failed."""
+    names = ("fp32", "tf32", "fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure")
+    plan = [make_case(name, workload=f"net_{number:03}", parameters={}) for number in range(130) for name in names]
+    failed = plan[9::10]
+    run = make_run(Times(*((case, [] if case in failed else [1e-6 * 1.02**n]) for n, case in enumerate(plan))))
+    for case in failed:
+        run.failures[case.case_id] = Failure(case_id=case.case_id, stage="round", cause="exception", message="boom")
+    return make_material(run)
 
 
 @contextmanager
@@ -106,9 +121,7 @@ def test_the_page_opens(browser: Browser, address: Address):
 
 @pytest.mark.slow
 @each_page
-@pytest.mark.parametrize(
-    ("width", "scheme", "script"), [(1400, "light", True), (400, "dark", True), (400, "light", False)]
-)
+@pytest.mark.parametrize(("width", "scheme", "script"), [(1400, "light", True), (400, "dark", False)])
 def test_the_page_is_whole_in_every_window(
     browser: Browser, address: Address, name: str, width: int, scheme: str, script: bool
 ):
@@ -189,3 +202,71 @@ def test_hostile_text_does_nothing(browser: Browser, address: Address, width: in
         assert_nothing_sticks_out(page)
         assert page.evaluate("typeof window.hurt") == "undefined"
         assert page.locator("main img, main script, iframe").count() == 0
+
+
+@pytest.fixture
+def page(browser: Browser, address: Address) -> Iterator[Page]:
+    with opened(browser, address("tables")) as page:
+        yield page
+
+
+def labels(page: Page) -> list[str]:
+    """Return the case and the precision of each row."""
+    return page.locator("tbody tr").evaluate_all(
+        "rows => rows.map((row) => `${row.cells[0].innerText} ${row.cells[1].innerText}`)"
+    )
+
+
+def status(page: Page) -> str:
+    return page.get_by_role("status").inner_text()
+
+
+def head(page: Page, title: str) -> Locator:
+    return page.locator("thead th", has_text=title)
+
+
+def test_the_first_hundred_rows_are_there_and_the_others_when_asked_for(page: Page):
+    assert len(labels(page)) == 100
+    assert status(page) == "780 cases, the first 100 are shown"
+    page.get_by_role("button", name="Show 500 more").click()
+    page.get_by_role("button", name="Show 180 more").click()
+    assert len(labels(page)) == 780
+    assert status(page) == "780 cases"
+    expect(page.locator(".scroll")).to_be_focused()
+
+
+def test_a_header_sorts_up_and_down_and_back_to_the_order_of_the_plan(page: Page):
+    planned = labels(page)
+    time = head(page, "time/step")
+    time.get_by_role("button").press("Enter")
+    assert time.get_attribute("aria-sort") == "ascending"
+    assert labels(page)[0] == "net_000 fp32"
+    time.get_by_role("button").press("Enter")
+    assert time.get_attribute("aria-sort") == "descending"
+    assert labels(page)[0] == "net_129 fp16_pure"  # the last, bf16_pure, failed
+    time.get_by_role("button").press("Enter")
+    assert time.get_attribute("aria-sort") is None
+    assert labels(page) == planned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clicks", [1, 2])
+def test_times_are_sorted_by_their_values_and_cases_without_one_are_last(page: Page, clicks: int):
+    for _ in range(clicks):
+        head(page, "time/step").get_by_role("button").click()
+    for _ in range(2):
+        page.locator("button.more").click()
+    times = page.locator("tbody td:nth-child(3)").all_text_contents()
+    units = list(dict.fromkeys(time.split()[1] if time else "" for time in times))
+    assert units == [*["us", "ms", "s"][:: 1 if clicks == 1 else -1], ""]
+    assert times.count("") == 78
+
+
+def test_every_word_that_is_searched_for_must_be_there(page: Page):
+    page.get_by_label("search").fill("TF32 net_12")
+    assert labels(page) == [f"net_{number} tf32" for number in range(120, 130)]
+    assert status(page) == "10 of 780 cases match"
+    page.get_by_label("search").fill("boom bf16_pure")
+    assert all("bf16_pure" in label for label in labels(page))
+    page.get_by_label("search").fill("nothing has this")
+    assert labels(page) == []

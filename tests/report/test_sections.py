@@ -225,9 +225,7 @@ def case_rows(material: Material) -> list[dict[str, str]]:
     return rows_of(view.parts[0].blocks[0])
 
 
-def test_every_case_that_was_measured_or_failed_is_a_row_with_the_columns_of_the_terminal(
-    readme_run: Material,
-) -> None:
+def test_every_case_that_was_measured_or_failed_is_a_row_with_the_columns_of_the_terminal(readme_run: Material) -> None:
     rows, measured = case_rows(readme_run), [row for row in readme_run.rows if row["outcome"] == "ok"]
     assert list(rows[0]) == [
         "case", "precision", "time/step", "speed", "memory", "error", "argmax", "gradient error", "verdict",

@@ -14,10 +14,7 @@ from markupsafe import Markup
 from ampbench.core.precisions import PRECISIONS as EVERY
 from ampbench.report import page
 from ampbench.report.page import LONGEST, breakable, fit, fitted
-from ampbench.show.charts import (
-    colour_variables,
-    looks_encoded,
-)
+from ampbench.show.charts import colour_variables, looks_encoded
 
 PRECISIONS = [name for name, row in EVERY.items() if not row.emulated]
 """Those with a look of their own; others take the next of some."""

@@ -8,14 +8,7 @@ from msgspec import structs
 
 from ampbench.core.statement import state
 from ampbench.judge.compare import compare
-from ampbench.records.changes import (
-    Change,
-    ChangeCode,
-    ChangeStatus,
-    Explanation,
-    Remark,
-    Traces,
-)
+from ampbench.records.changes import Change, ChangeCode, ChangeStatus, Explanation, Remark, Traces
 from ampbench.records.measured import Failure
 from ampbench.show.comparison import (
     change_text,

@@ -78,19 +78,10 @@ PASSED = {"passed": "bf16_pure", "remedy": "bf16_master"} | LOST
 @pytest.mark.parametrize(
     ("code", "facts", "sentence"),
     [
-        (Answer.TAKE, TAKES, "take bf16_pure: 2.50x the speed of fp32"),
         (
             Answer.TAKE,
             TAKES | {"subject": "scores", "memory": 0.5, "than": "default", "over_fp32": 3.0},
             ("take bf16_pure: 2.50x the speed and 0.50x the memory of default (3.00x the speed of fp32 with tf32 off)"),
-        ),
-        (
-            Answer.TAKE,
-            TAKES | PASSED | {"precision": "bf16_autocast", "evidence": Evidence.ONE_STEP},
-            (
-                "take bf16_autocast: 2.50x the speed of fp32; bf16_pure is 3.00x as fast, but refused (updates lost); "
-                "try bf16_master"
-            ),
         ),
         (
             Answer.UNCERTAIN,

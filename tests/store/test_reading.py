@@ -177,11 +177,7 @@ def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, probl
     [
         (b"2026-01-31T12:00:00Z", b"2026-01-31T1x:00:00Z", "damaged: started_at is no time: '2026-01-31T1x:00:00Z'"),
         (b'"committed_at":null', b'"committed_at":"gpg: Good"', "damaged: committed_at is no time: 'gpg: Good'"),
-        (
-            b'"explains":""',
-            b'"explains":"why"',
-            r"damaged, or .* \(upgrade this one\): unknown kind of run: 'why'",
-        ),
+        (b'"explains":""', b'"explains":"why"', r"damaged, or .* \(upgrade this one\): unknown kind of run: 'why'"),
     ],
 )
 def test_a_header_with_a_time_or_a_kind_that_is_none_is_refused(path, old, new, problem):
