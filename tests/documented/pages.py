@@ -16,7 +16,7 @@ from ampbench.cli.main import GROUPS, VERBS
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 PROGRAMS = {"ampbench", "asv", "pytest", "pip", "pipx", "conda", "uv", "make", "python", "python3", "ray"} | {
-    *("bash", "cd", "cp", "curl", "docker", "export", "git", "mkdir", "sh", "sudo"),
+    *("bash", "cd", "cp", "curl", "docker", "export", "git", "mkdir", "sh", "sudo")
 }
 """What begins a line that is a command, in a fence that does not say so, and in inline code."""
 

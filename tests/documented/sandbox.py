@@ -161,19 +161,9 @@ def _store(made: Sandbox, clone: Path) -> None:
     for run in FLEET_RUNS:
         header, newline, entries = rename(measured, run).partition("\n")
         told = json.loads(header)
-        told["header"]["fleet"] = {
-            "id": PLACEHOLDERS["FLEET"],
-            "lane": run.split("-")[1],
-            "on": "each",
-        }
+        told["header"]["fleet"] = {"id": PLACEHOLDERS["FLEET"], "lane": run.split("-")[1], "on": "each"}
         (clone / f"results/runs/{run}.jsonl").write_text(json.dumps(told) + newline + entries)
-    for name in (
-        "main.jsonl",
-        "release-1.4.jsonl",
-        "ci-results/a.jsonl",
-        "nightly/b.jsonl",
-        "cpu.jsonl",
-    ):
+    for name in ("main.jsonl", "release-1.4.jsonl", "ci-results/a.jsonl", "nightly/b.jsonl", "cpu.jsonl"):
         (clone / name).parent.mkdir(exist_ok=True)
         shutil.copy(clone / f"results/runs/{BASE}.jsonl", clone / name)
     shutil.copy(clone / f"results/runs/{CANDIDATE}.jsonl", clone / "gpu.jsonl")

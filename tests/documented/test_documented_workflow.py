@@ -97,37 +97,20 @@ QUICK = "mlp decoder_lm simple_conv --preset tiny --rounds 1 --min-run-time 0.02
 """What stands for the workloads, whose variable the shell splits."""
 
 
-def merged(folder: Path) -> Any:
-    """Return what shows the one run that a folder's results hold."""
-    (path,) = (folder / "results" / "runs").iterdir()
-    return read_run(path)
-
-
 @pytest.mark.slow
-def test_the_array_for_slurm_runs_as_plain_processes(shell: Callable[[str, Path], Any], tmp_path: Path) -> None:
+def test_the_array_for_slurm_and_the_matrix_of_shards_run_as_plain_processes(
+    shell: Callable[[str, Path], Any], tmp_path: Path
+) -> None:
     shutil.copy(ROOT / "docs/ci/shards.sbatch", tmp_path)
-    for number in range(1, 6):
-        given = f"export WORKLOADS='{QUICK}' THREADS=1 SLURM_ARRAY_TASK_ID={number}\n"
-        done = shell(f"{given}bash shards.sbatch", tmp_path)
+    (measure,), shards = steps(SHARDS["jobs"]["measure"]), SHARDS["jobs"]["measure"]["strategy"]["matrix"]["shard"]
+    scripts = [f"export THREADS=2 SLURM_ARRAY_TASK_ID={number}\nbash shards.sbatch" for number in shards[:2]]
+    scripts += [measure["run"].replace("${{ matrix.shard }}", str(number)) for number in shards[2:]]
+    (merge,) = steps(SHARDS["jobs"]["merge"])
+    for script in (*scripts, merge["run"]):
+        done = shell(f"export WORKLOADS='{QUICK}' GITHUB_STEP_SUMMARY=summary.md\n{script}", tmp_path)
         assert done.code == 0, done.written
-    done = shell("ampbench merge shards", tmp_path)
-    assert done.code == 0, done.written
-    run = merged(tmp_path)
-    assert len(run.header.merged) == 5
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    run = read_run(path)
+    assert len(run.header.merged) == len(shards) == 5
     assert {case.workload for case in run.cases.values()} == {"mlp", "decoder_lm", "simple_conv"}
-
-
-@pytest.mark.slow
-def test_the_matrix_of_shards_runs_as_plain_processes(shell: Callable[[str, Path], Any], tmp_path: Path) -> None:
-    job = SHARDS["jobs"]["measure"]
-    for number in job["strategy"]["matrix"]["shard"]:
-        for step in steps(job):
-            script = step["run"].replace("${{ matrix.shard }}", str(number))
-            given = f"export WORKLOADS='{QUICK}'\n"
-            done = shell(given + script, tmp_path)
-            assert done.code == 0, done.written
-    for step in steps(SHARDS["jobs"]["merge"]):
-        done = shell(f"export GITHUB_STEP_SUMMARY=summary.md\n{step['run']}", tmp_path)
-        assert done.code == 0, done.written
-    assert len(merged(tmp_path).header.merged) == 5
     assert "bf16_pure" in (tmp_path / "summary.md").read_text()

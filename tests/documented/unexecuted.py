@@ -54,10 +54,12 @@ def check_asv(command: Command) -> None:
         assert parser.parse_args(words[1:]).func
 
 
-def check_module(command: Command) -> None:
-    """The module is there."""
-    assert command.words[1] == "-m"
-    assert importlib.util.find_spec(command.words[2])
+def check_there(command: Command) -> None:
+    """The module, the script or the tests are there."""
+    files = [word for word in command.words if word.endswith(".sbatch") or word.startswith("tests/")]
+    assert "-m" in command.words or files
+    assert "-m" not in command.words or importlib.util.find_spec(command.words[2])
+    assert all((ROOT / word).exists() or (ROOT / "docs" / "ci" / word).is_file() for word in files)
 
 
 def check_xpu(command: Command) -> None:
@@ -66,11 +68,6 @@ def check_xpu(command: Command) -> None:
     asked = re.findall(r"torch\.xpu\.(\w+)", command.words[2])
     assert asked
     assert all(hasattr(torch.xpu, name) for name in asked)
-
-
-def check_tests(command: Command) -> None:
-    """The tests, or the script beside them, are there."""
-    assert any(word.startswith("tests/") and (ROOT / word).exists() for word in command.words)
 
 
 def check_compared(command: Command) -> None:
@@ -108,11 +105,6 @@ def check_shards(command: Command) -> None:
     assert "shard" in (ROOT / command.page).read_text().partition(command.text)[0]
 
 
-def check_sbatch(command: Command) -> None:
-    """The script is there; test_documented_workflow.py runs it."""
-    assert (ROOT / "docs" / "ci" / command.words[-1]).is_file()
-
-
 def check_tables(command: Command) -> None:
     """It works on a copy of the stored runs, or says which extra it needs, if that is not installed."""
     installed = importlib.util.find_spec("pyarrow") is not None
@@ -135,8 +127,8 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"pip install .*": ("needs the network, and would change the environment", check_pip),
     r"asv .*": ("builds an environment for each torch; test_asv_suite.py has asv run the suite", check_asv),
     r"python -c .*torch\.xpu.*": ("needs an Intel card", check_xpu),
-    r"python -m (benchmarks|tests\.net)\..*": ("takes many minutes", check_module),
-    r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_tests),
+    r"python -m (benchmarks|tests\.net)\..*": ("takes many minutes", check_there),
+    r"(pytest|python) tests/.*": ("the tests themselves, or what rewrites one's expectations", check_there),
     r"pytest .* --amp-compare .*": (
         "reads what the command before it wrote; test_pytest_plugin.py has both",
         check_compared,
@@ -145,7 +137,7 @@ UNEXECUTED: dict[str, tuple[str, Callable[[Command], None]]] = {
     r"ampbench merge shards": ("needs shards; test_documented_workflow.py makes some", check_shards),
     r"ampbench explain nonfinite .*--state .*": ("needs a checkpoint; its verb's test makes one", check_state),
     r"ray start .*": ("starts a server that stays", check_ray_start),
-    r"WORKLOADS=.* sbatch .*": ("needs Slurm; test_documented_workflow.py runs the script", check_sbatch),
+    r"WORKLOADS=.* sbatch .*": ("needs Slurm; test_documented_workflow.py runs the script", check_there),
     r"ampbench convert .*--to parquet.*": ("needs an extra; executed where that is installed", check_tables),
 }
 """By the whole text of a command: the reason, and the check. A command that is in no table and no program fails."""
