@@ -1,7 +1,7 @@
 """A stored run with the numbers of a two-core AMD EPYC (native bf16, emulated fp16), written by the real writer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ from ampbench.records.case import Case, DeviceDescription, Environment, Workload
 from ampbench.records.measured import Divergence, Failure, MemoryPass, Recipe, Round, Skip
 from ampbench.records.run import Header, Settings
 from ampbench.store import RunWriter
-from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round
+from tests.compared_runs import BF16, FP32, noisy, rounds_of
+from tests.stored_runs import COMPLETE, RUN, make_case, make_divergence, make_header, make_memory, make_round, write_run
 
 RUN_ID = RUN
 ENVIRONMENT = Environment(
@@ -54,9 +55,7 @@ class Measured:
     agreeing: int | None = None
     grad_error: float | None = None
     flushed: int | None = None
-    nonfinite: int = 0
     skipped_steps: int | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 RESNET18 = [
@@ -104,7 +103,7 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         "output_rel_l2": measured.error,
         "output_max_abs": 0.01,
         "output_cosine": 0.99998,
-        "output_nonfinite": measured.nonfinite,
+        "output_nonfinite": 0,
         "output_floor_rel_l2": FLOORS.get(case.precision[:4], 3e-8),
         "output_fp32_rel_l2": 4e-7,
         "argmax_agreeing": measured.agreeing,
@@ -124,17 +123,13 @@ def entries_of(case: Case, measured: Measured) -> list[Round | MemoryPass | Dive
         "recipe": Recipe(optimizer="torch.optim.SGD"),
     }
     known = outputs | (gradients if training else {"loss": None})
-    divergence = make_divergence(
-        case, weights_digest="a" * 64, inputs_digest="b" * 64, notes=measured.notes, **known
-    )  # fmt: skip
-    return [*rounds, memory, divergence]
+    return [*rounds, memory, make_divergence(case, weights_digest="a" * 64, inputs_digest="b" * 64, **known)]
 
 
-def header(run: str = RUN_ID, label: str = "nightly") -> Header:
+def header() -> Header:
     mlp = WorkloadSource(name="mlp", family="linear", module="ampbench.workloads.linear", function="mlp", builtin=True)
-    command = ["ampbench", "run"]
-    settings = Settings(rounds=3)
-    return make_header(run=run, label=label, command=command, settings=settings, sources=[mlp], environment=ENVIRONMENT)
+    known = {"label": "nightly", "command": ["ampbench", "run"], "settings": Settings(rounds=3), "sources": [mlp]}
+    return make_header(environment=ENVIRONMENT, **known)
 
 
 @pytest.fixture
@@ -163,6 +158,22 @@ def results(tmp_path: Path) -> Path:
         writer.append(Round(**{name: getattr(control, name) for name in Round.__slots__} | {"control": True}))
         writer.append(COMPLETE)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A results folder with three runs: before; after, with fp32 3% slower and more memory; one of another case."""
+    both, other = [FP32, BF16], [make_case(workload="mlp")]
+    for day, (run, slower, peak, cases) in enumerate(
+        [("1-before", 1.0, 1000, both), ("2-after", 1.03, 1100, both), ("3-other", 1.0, 1000, other)], 1
+    ):
+        entries = []
+        for case in cases:
+            seconds = noisy(1e-3 * (slower if case is FP32 else 1), 8, seed=day)
+            entries += [*rounds_of(case, seconds), make_memory(case, peak), make_divergence(case, output_rel_l2=1e-3)]
+        started_at = f"2026-01-31T12:00:0{day}Z"
+        write_run(tmp_path / "results", cases, *entries, COMPLETE, run=run, started_at=started_at)
+    return tmp_path / "results"
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
 """Every behaviour of mixed precision by the command that shows it, a test each: A1 to D4."""
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
+
+from ampbench.cli.main import main
+from ampbench.drive.servers import InProcess
 
 Tell = Callable[..., Any]
 
@@ -83,19 +88,37 @@ def sixteens():
 """
 
 
-@pytest.fixture
-def tell(tmp_path: Path, ampbench: Callable[..., Any]) -> Tell:
-    """Run a command on networks of model.py, and return what it prints as data: its cases by network, or all of it."""
-    (tmp_path / "model.py").write_text(MODEL)
+@pytest.fixture(scope="module")
+def tell(tmp_path_factory: pytest.TempPathFactory) -> Tell:
+    """Run a command on networks of model.py, once, and return what it prints as data: its cases by network, or all."""
+    path = tmp_path_factory.mktemp("behaviours") / "model.py"
+    path.write_text(MODEL)
 
+    @cache
     def run(verb: str, *words: str, networks: tuple[str, ...] = (), code: int = 0) -> Any:
-        named = [f"model.py:{name}" for name in networks]
-        said = ampbench(*verb.split(), *named, *words, "--threads", "1", "--json")
-        assert said.code == code, said.err
-        found = json.loads(said.out)
+        named = [f"{path}:{name}" for name in networks]
+        said, problems = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(problems):
+            assert main([*verb.split(), *named, *words, "--threads", "1", "--json"]) == code, problems.getvalue()
+        found = json.loads(said.getvalue())
         return {each["case"]["workload"].split(":")[1]: each for each in found["cases"]} if named else found
 
     return run
+
+
+def inferred(tell: Tell) -> Any:
+    return tell("explain casts", "--phase", "inference", networks=("linear", "twice", "island", "head"))
+
+
+def trained(tell: Tell) -> Any:
+    return tell("explain casts", "--phase", "training", networks=("trained", "twice"))
+
+
+CLAIMS = ["documented-bf16-inference", "documented-fp16-inference", "documented-training"]
+
+
+def checked(tell: Tell) -> dict[tuple[str, str], str]:
+    return outcomes(tell("check", "stale-weight-cast", "jit-trace-cache", *CLAIMS, "--device", "cpu"))
 
 
 def codes(said: Any) -> set[str]:
@@ -103,8 +126,7 @@ def codes(said: Any) -> set[str]:
 
 
 def test_a1_one_linear_casts_bias_weight_and_input_and_an_input_in_half_saves_one(tell: Tell) -> None:
-    words = ("--phase", "inference")
-    case = tell("explain casts", *words, networks=("linear",))["linear"]
+    case = inferred(tell)["linear"]
     assert [(row["what"], row["name"]) for row in case["tables"]["casts"]] == [
         ("weight", "0.bias"), ("weight", "0.weight"), ("input", "input")
     ]  # fmt: skip
@@ -133,7 +155,7 @@ def test_a2_inputs_in_half_lose_nothing_where_the_first_op_takes_half_and_someth
 
 
 def test_a3_the_next_layer_takes_a_half_activation_as_it_is_and_an_fp32_op_casts_it_back(tell: Tell) -> None:
-    case = tell("explain casts", "--phase", "training", networks=("trained",))["trained"]
+    case = trained(tell)["trained"]
     assert [
         (row["name"], row["from_dtype"], row["to_dtype"], row["for_op"])
         for row in case["tables"]["casts"]
@@ -160,19 +182,17 @@ def test_b1_each_scope_of_autocast_has_its_costs(tell: Tell) -> None:
 
 def test_b2_the_cache_holds_weights_in_training_and_nothing_under_inference_mode(tell: Tell) -> None:
     uses = {}
-    for phase in ("training", "inference"):
-        case = tell("explain casts", "--phase", phase, networks=("twice",))["twice"]
+    for phase, case in (("training", trained(tell)["twice"]), ("inference", inferred(tell)["twice"])):
         uses[phase] = {row["name"]: (row["cast"], row["reused"]) for row in case["tables"]["weights"]}
         cached = sum(row["cache_bytes"] for row in case["tables"]["weights"])
         assert cached == (2 * (16 * 16 + 16) if phase == "training" else 0)
     assert uses["training"] == {"0.weight": (1, 1), "0.bias": (1, 1)}
     assert uses["inference"] == {"0.weight": (2, 0), "0.bias": (2, 0)}
-    found = tell("check", "stale-weight-cast", "--device", "cpu")
-    assert [row["outcome"] for row in found["tables"]["outcomes"]] == ["defective"]
+    assert checked(tell)["stale-weight-cast", "cpu"] == "defective"
 
 
 def test_b3_a_module_that_is_kept_runs_in_fp32_on_inputs_that_are_not_rounded(tell: Tell) -> None:
-    case = tell("explain casts", "--phase", "inference", networks=("island",))["island"]
+    case = inferred(tell)["island"]
     dtypes = {row["module"]: (row["inputs"], row["outputs"]) for row in case["tables"]["modules"]}
     assert dtypes["0"] == ("fp32", "fp32")
     assert dtypes["1"] == ("fp32", "bf16")
@@ -180,16 +200,15 @@ def test_b3_a_module_that_is_kept_runs_in_fp32_on_inputs_that_are_not_rounded(te
 
 
 def test_b4_modules_tell_their_dtypes_and_softmax_stays_low_on_a_cpu_alone(tell: Tell) -> None:
-    for device, low, after in (("cpu", "bf16", "bf16"), ("cuda", "fp16", "fp32")):
-        words = ("--phase", "inference", "--device", device)
-        case = tell("explain casts", *words, networks=("head",))["head"]
+    there = tell("explain casts", "--phase", "inference", "--device", "cuda", networks=("head",))["head"]
+    for case, low, after in ((inferred(tell)["head"], "bf16", "bf16"), (there, "fp16", "fp32")):
         dtypes = {row["kind"]: (row["inputs"], row["outputs"]) for row in case["tables"]["modules"]}
         assert dtypes["Linear"] == ("fp32", low)
         assert dtypes["Softmax"] == (low, after)
 
 
 def test_b5_every_cast_is_logged_and_other_graphs_show_theirs(tell: Tell) -> None:
-    case = tell("explain casts", "--phase", "training", networks=("trained",))["trained"]
+    case = trained(tell)["trained"]
     rows = case["tables"]["casts"]
     assert {row["what"] for row in rows} >= {"weight", "input", "gradient"}
     assert {row["phase"] for row in rows} >= {"forward", "backward"}
@@ -200,8 +219,7 @@ def test_b5_every_cast_is_logged_and_other_graphs_show_theirs(tell: Tell) -> Non
 
 
 def test_b6_tracing_within_autocast_fails_with_the_weight_cache(tell: Tell) -> None:
-    found = tell("check", "jit-trace-cache", "--device", "cpu")
-    assert [(row["check"], row["outcome"]) for row in found["tables"]["outcomes"]] == [("jit-trace-cache", "defective")]
+    assert checked(tell)["jit-trace-cache", "cpu"] == "defective"
 
 
 def test_c1_a_product_is_half_and_raises_beside_fp32_outside_the_region_unless_it_is_cast_back(tell: Tell) -> None:
@@ -247,12 +265,17 @@ def outcomes(found: Any) -> dict[tuple[str, str], str]:
 
 
 def test_d1_what_the_document_claims_of_its_convolution_is_checked_here(tell: Tell) -> None:
-    claims = ["documented-bf16-inference", "documented-fp16-inference", "documented-training"]
-    found = outcomes(tell("check", *claims, "--device", "cpu"))
-    assert [found[claim, "cpu"] for claim in claims] == ["good", "good", "differs"]
+    assert [checked(tell)[claim, "cpu"] for claim in CLAIMS] == ["good", "good", "differs"]
 
 
-@pytest.mark.slow
+@pytest.fixture
+def two_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two ops probed, in this process."""
+    monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: InProcess())
+    monkeypatch.setattr("ampbench.studies.devices_measure.rule_ops", lambda: ["aten::addmm", "aten::prelu"])
+
+
+@pytest.mark.usefixtures("two_rules")
 def test_d2_fp64_integers_in_place_and_out_are_left_alone(tell: Tell) -> None:
     rows = tell("explain rules", "--device", "cpu")["tables"]["ops"]
     addmm = [row for row in rows if (row["op"], row["overload"]) == ("aten::addmm", "")]
@@ -260,7 +283,7 @@ def test_d2_fp64_integers_in_place_and_out_are_left_alone(tell: Tell) -> None:
     assert {row[variant] for row in addmm for variant in ("fp64", "integer", "in-place", "out=")} == {"unchanged"}
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("two_rules")
 def test_d3_documented_registered_and_observed_rules_are_compared(tell: Tell) -> None:
     found = tell("explain rules", "--device", "xpu")
     (statement,) = found["statements"].popitem()[1]

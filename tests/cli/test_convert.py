@@ -12,6 +12,7 @@ import pytest
 
 from ampbench.convert import FORMATS
 from ampbench.records.measured import Skip
+from tests.convert.asv_results import STEP, row, write
 from tests.stored_runs import COMPLETE, make_case, write_run
 
 Run = Callable[..., Any]
@@ -37,25 +38,6 @@ def test_a_run_without_any_number_is_refused_by_formats_of_numbers_alone(tmp_pat
     assert ampbench("convert", "latest", "--to", "junit").code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["latest", "--to", "junitt"], "unknown format 'junitt': did you mean junit?"),
-        (["latest", "latest", "--to", "bencher"], "--to bencher takes one run, not 2"),
-        (["nothing", "--to", "junit"], "unknown run 'nothing'"),
-        (["latest"], "--to"),
-    ],
-)
-def test_what_a_format_cannot_do_is_a_usage_error_in_one_line(
-    arguments: list[str], message: str, results: Path, ampbench: Run
-) -> None:
-    said = ampbench("convert", *arguments, "--results", results)
-    assert said.code == 2
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
-
-
 def test_o_writes_the_file_and_says_so_on_stderr(results: Path, tmp_path: Path, ampbench: Run) -> None:
     printed = ampbench("convert", "latest", "--to", "junit", "--results", results).out
     said = ampbench("convert", "latest", "--to", "junit", "--results", results, "-o", "run.xml")
@@ -69,24 +51,10 @@ def test_o_writes_the_file_and_says_so_on_stderr(results: Path, tmp_path: Path, 
 @pytest.fixture
 def asv(tmp_path: Path) -> Path:
     """A results_dir of asv with two result files of one machine."""
-    folder = tmp_path / "asv"
+    results = {STEP: row([2e-3, 1e-3]), "other.time_it": [[1.0], [], "x"]}
     for commit in "ab":
-        step = [[2e-3, 1e-3], [["'inference'"], ["'fp32'", "'bf16_autocast'"]], "1", 1.79e12]
-        document = {
-            "commit_hash": commit * 40,
-            "env_name": "virtualenv-py3.11",
-            "date": 1.789e12,
-            "params": {"machine": "bench"},
-            "python": "3.11",
-            "requirements": {"torch": "2.13.0"},
-            "result_columns": ["result", "params", "version", "started_at"],
-            "results": {"precisions.Mlp.time_step": step, "other.time_it": [[1.0], [], "x"]},
-            "version": 2,
-        }
-        (folder / "bench").mkdir(parents=True, exist_ok=True)
-        (folder / "bench" / f"{commit * 8}-virtualenv-py3.11.json").write_text(json.dumps(document))
-    (folder / "bench" / "machine.json").write_text('{"machine": "bench", "version": 1}')
-    return folder
+        write(tmp_path / "asv", results, commit_hash=commit * 40, env_vars={})
+    return tmp_path / "asv"
 
 
 def test_asv_results_become_runs_and_stderr_says_what_was_left_out(asv: Path, tmp_path: Path, ampbench: Run) -> None:

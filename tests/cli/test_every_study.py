@@ -33,9 +33,7 @@ QUICK = {"seconds": "5ms", "seeds": "1", "operation": "copy", "dtype": "fp32,bf1
 """What options of these names are given, so that a piece takes milliseconds; `steps` are as few as may be."""
 
 
-OWN = {
-    CHECK: ["stale-weight-cast", "rms-norm-half", "--device", "cpu"],
-}
+OWN = {CHECK: ["stale-weight-cast", "rms-norm-half", "--device", "cpu"]}
 """What verbs of their own are given: checks that leave nothing behind in this process."""
 
 

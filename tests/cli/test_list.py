@@ -1,4 +1,4 @@
-"""`ampbench list`: names for the command line, for people and machines."""
+"""`ampbench list`, and `ampbench check`: names for the command line, and what checks run and store."""
 
 import json
 import os
@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from ampbench import store
 from ampbench.core.precisions import PRECISIONS
+from ampbench.defects import AREAS, CHECKS, program_of
+from ampbench.records.kinds import CHECK
+from ampbench.studies.check import Checked
 from ampbench.workloads.index import WORKLOADS
 from tests.stored_runs import COMPLETE, make_case, write_run
 
@@ -70,3 +74,38 @@ def test_a_folder_of_runs_is_listed_with_all_that_is_wrong_in_it(ampbench: Run, 
     assert (said.code, len(rows)) == (0, 3)
     assert rows[1]["outcome"].endswith("no header of an ampbench run: this is another program's file or a damaged one")
     assert rows[2]["outcome"].endswith("it is no file")
+
+
+def test_checks_are_listed_with_their_areas_and_threads(ampbench: Run) -> None:
+    rows = json.loads(ampbench("list", "checks", "--json").out)
+    assert [row["check"] for row in rows] == list(CHECKS)
+    assert {row["area"] for row in rows} == set(AREAS)
+    assert any("pytorch/pytorch#48049" in row["threads"] for row in rows)
+    assert all(name in ampbench("list", "checks").out for name in CHECKS)
+
+
+def test_a_program_is_printed_to_be_pasted(ampbench: Run) -> None:
+    assert ampbench("list", "checks", "stale-weight-cast").out == program_of(CHECKS["stale-weight-cast"])
+    assert "did you mean stale-weight-cast?" in ampbench("list", "checks", "stale-weight-cas").err
+
+
+def test_what_was_found_is_stored_and_told_in_full_where_it_was_asked_for_by_name(
+    ampbench: Run, tmp_path: Path
+) -> None:
+    named = ("stale-weight-cast", "rms-norm-half", "--device", "cpu,xpu")
+    found = ampbench("check", *named, "--results", tmp_path, "-v")
+    assert "xpu (fake tensors): " in found.out
+    assert "threads     pytorch/pytorch#48049" in found.out
+    run = store.read_run(next((tmp_path / "runs").iterdir()))
+    assert (run.header.explains, run.ended) == (CHECK, "complete")
+    told = {(one.check, one.device): one.outcome for one in run.every(Checked)}
+    assert told == {
+        ("stale-weight-cast", "cpu"): "defective",
+        ("rms-norm-half", "cpu"): "good",
+        ("rms-norm-half", "xpu"): "defective",
+        ("stale-weight-cast", "xpu"): "not shown here",
+    }
+    again = ampbench("show", run.header.run, "-v", "--results", tmp_path)
+    assert again.out == found.out
+    since = ampbench("compare", run.header.run, run.header.run, "--results", tmp_path)
+    assert "of 4 checks in both runs 0 defects came, 0 went" in since.out

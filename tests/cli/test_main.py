@@ -46,35 +46,6 @@ def test_every_verb_has_help_with_an_example(verb: str, ampbench: Run) -> None:
     assert f"  ampbench {verb}" in said.out.partition("Examples:")[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["shwo"], "unknown verb 'shwo': did you mean show?"),
-        (["compare"], "missing argument 'BASE'; see ampbench compare --help"),
-        (["show", "latest", "--fromat", "json"], "no such option"),
-        (["show", "latest", "--format", "jsn"], "unknown --format 'jsn': did you mean json?"),
-        (
-            ["run", "--rounds", "few"],
-            "invalid value for '--rounds': 'few' is not a valid whole number; see ampbench run",
-        ),
-        (["run", "--rounds", "5000"], "'--rounds': 5000 is not in the range 1<=x<=1000; see"),
-        (["explain"], "missing command; see ampbench explain --help"),
-        (["show", "-k"], "option '-k' requires an argument"),
-        (["run", "--seed", str(2**63)], "give a whole number below 2**63"),
-        (["run", "--timeout", "soon"], "--timeout 'soon' is not a time"),
-        (["run", "--memory-limit", "big"], "--memory-limit 'big' is not a size"),
-    ],
-)
-def test_a_usage_error_is_one_line_with_what_was_near(arguments: list[str], message: str, ampbench: Run) -> None:
-    said = ampbench(*arguments)
-    assert said.code == 2
-    assert said.out == ""
-    line = said.err.splitlines()[-1]
-    assert line.startswith("ampbench: error: ")
-    assert message in line
-    assert said.err.count("\n") == 1
-
-
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     """Make `list` raise."""
@@ -123,23 +94,6 @@ def test_a_reader_that_goes_away_is_no_error(broken: Run, ampbench: Run) -> None
     broken(BrokenPipeError(32, "Broken pipe"))
     said = ampbench("list", "runs")
     assert (said.code, said.err) == (141, "")
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ("output_rel_l3 = 1", "unknown limit 'output_rel_l3': did you mean output_rel_l2"),
-        ("kl_mean = 'little'", "the limit kl_mean must be a number, not 'little'"),
-        ("kl_mean = -1", "kl_mean is a number of 0 or more, not -1"),
-    ],
-)
-def test_a_limit_that_cannot_be_one_is_refused_in_one_line(
-    limits: str, message: str, tmp_path: Path, ampbench: Run
-) -> None:
-    (tmp_path / "ampbench.toml").write_text(f"[limits]\n{limits}\n")
-    said = ampbench("show", "latest")
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert f"{tmp_path / 'ampbench.toml'}: {message}" in said.err
 
 
 def heavy_after(lines: list[list[str]], cwd: Path, heavy: tuple[str, ...] = HEAVY) -> tuple[set[int], set[str]]:

@@ -46,17 +46,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_a_damaged_file_is_left_out_and_named_unless_it_is_all_there_is(ampbench: Callable, folder: Path) -> None:
+def test_a_damaged_file_is_left_out_and_named(ampbench: Callable, folder: Path) -> None:
     damaged = folder / "runs" / "zzz.jsonl"
     damaged.write_bytes(b'{"header":' * 5000 + b"\n")
     found = ampbench("trend", "--results", folder)
     assert found.code == 0
     assert f"left out: {damaged}, line 1: " in " ".join((found.out + found.err).split())
-    for path in (folder / "runs").glob("r*"):
-        path.unlink()
-    found = ampbench("trend", "--results", folder)
-    assert (found.code, found.out) == (2, "")
-    assert f"{damaged}, line 1: " in found.err
 
 
 def test_changes_come_in_one_table_then_their_causes_and_the_rest_is_counted(ampbench: Callable, folder: Path) -> None:
@@ -89,23 +84,3 @@ def test_json_has_every_point_with_its_runs_and_every_change(ampbench: Callable,
     (change,) = series["changes"]
     assert [change[name]["value"] for name in ("x", "last")] == ["2.12.0", "2.11.0"]
     assert (change["direction"], series["rule"], series["place"]["host"]) == ("regressed", "neighbours", "bench")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("--x", "torch"), 2, "unknown --x axis 'torch': did you mean torch_version?"),
-        (("--metric", "speed"), 2, "unknown metric 'speed'"),
-        (("--metric", "gradients"), 5, "no case has a number of these metrics"),
-        (("-k", "and"), 2, "is not an expression"),
-        (("--results", "nowhere"), 2, "there is no results folder nowhere"),
-        (("--format", "csv"), 2, "not csv"),
-    ],
-)
-def test_what_cannot_be_shown_is_said_in_one_line(
-    ampbench: Callable, folder: Path, arguments: tuple[str, ...], code: int, said: str
-) -> None:
-    found = ampbench("trend", "--results", folder, *arguments)
-    assert (found.code, found.out) == (code, "")
-    assert said in found.err
-    assert found.err.count("\n") == 1

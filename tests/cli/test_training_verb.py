@@ -16,11 +16,11 @@ import torch
 import ampbench
 
 
-def make(width=8):
+def make():
     rows = torch.randn(40, 8)
     classes = rows[:, :3].argmax(1)
     return ampbench.Workload(
-        module=torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 3)),
+        module=torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)),
         inputs=list(rows[:32].split(8)),
         targets=list(classes[:32].split(8)),
         held_out=(rows[32:], classes[32:]),
@@ -38,14 +38,14 @@ def broken():
 """
 
 
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server starts: what is trained is trained here."""
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file in the current folder; no server starts: what is trained is trained here."""
+    (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.setattr("ampbench.studies.work.ServerChannel", lambda **_: InProcess())
 
 
-def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
+def test_a_users_list_of_batches_is_trained_in_every_precision(ampbench: Run) -> None:
     arguments = ["model.py:make", "--steps", "2", "--seeds", "1", "--precision", "bf16_autocast", "--json"]
     said = ampbench("study", "training", *arguments)
     assert said.code == 0
@@ -55,17 +55,13 @@ def test_a_users_list_of_batches_is_trained_in_every_precision(tmp_path: Path, a
     assert (len(low["losses"]), low["scores"][-1]["decisions"]) == (2, 8)
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_network_without_a_loss_cannot_be_studied(tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
+def test_a_network_without_a_loss_cannot_be_studied(ampbench: Run) -> None:
     said = ampbench("study", "training", "model.py:no_loss", "--steps", "2")
     assert (said.code, said.out, said.err.count("\n")) == (5, "", 1)
-    assert "no loss given" in said.err
+    assert "no loss given: a workload that trains returns (module, inputs, loss) (model.py:no_loss)" in said.err
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_network_that_does_not_run_in_fp32_fails_in_one_line_each(tmp_path: Path, ampbench: Run) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
+def test_a_network_that_does_not_run_in_fp32_fails_in_one_line_each(ampbench: Run) -> None:
     arguments = ["model.py:broken", "--steps", "2", "--seeds", "1", "--precision", "bf16_pure", "--format", "csv"]
     said = ampbench("study", "training", *arguments)
     assert said.code == 3
