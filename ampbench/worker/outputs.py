@@ -102,9 +102,9 @@ def decisions_of(
                 raise WorkloadError(f"classes_dim is {dimension}, and {called} has {len(shape)} dimensions")
             chosen.append(Decisions(place, shape, dimension % len(shape)))
         return chosen
-    dimension = class_dimension(outputs[0], targets) if outputs else None
-    if dimension is not None:
-        return [Decisions(0, outputs[0].shape, dimension)]
+    classes = class_dimension(outputs[0], targets) if outputs else None
+    if classes is not None:
+        return [Decisions(0, outputs[0].shape, classes)]
     return list({decisions.place: decisions for decisions in loss}.values())
 
 
