@@ -145,6 +145,7 @@ def test_where_no_speedup_is_certain_the_best_ok_row_is_named_and_a_faster_refus
     assert "cause" not in only.statement.facts  # no further round would change what is taken
     both = take(*beside, row("bf16_autocast", 9.5, spread=0.2))
     assert (both.statement.facts["best"], both.statement.facts["cause"]) == ("bf16_autocast", Cause.OPEN)
+    assert {verdict.speed.cause for verdict in both.verdicts[1:]} == {Cause.OPEN}
     assert both.statement.facts["passed_speed"] == only.statement.facts["passed_speed"] == pytest.approx(10 / 9)
     slower = take(FP32, row("bf16_pure", 20, output_nonfinite=2))
     assert answered(slower) == (Answer.STAY, "fp32", None)

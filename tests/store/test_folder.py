@@ -73,6 +73,12 @@ def test_several_runs_of_one_prefix_are_refused_by_name(results):
         find_run("1f", results)
 
 
+def test_a_folder_of_results_is_no_run(results, monkeypatch):
+    monkeypatch.chdir(results.parent)
+    with pytest.raises(UsageError, match=f"{results.name} is a folder, not a run"):
+        find_run(results.name, results)
+
+
 @pytest.mark.parametrize("name", ["20260131T120000Z-bench-1f9a3d", "nonsense", ""])
 def test_an_unknown_run_is_refused_with_the_nearest(results, name):
     with pytest.raises(UnknownNameError, match=SECOND):
@@ -212,3 +218,7 @@ def test_lanes_that_share_the_cases_of_a_fleet_are_found_and_read_as_one_run(res
     together = read_found("f1ee70", results)
     assert (together.header.fleet.lane, len(together.rounds)) == ("a + b", 2)
     assert [*together.failures.values()] == failures[:1], "a measured case outdoes a killed worker"
+    for lane in "cd":
+        fleet = Fleet(id="f1ee71", lane=lane)
+        write_run(results, cases, COMPLETE, run=f"20260202T090000Z-{lane}-f1ee71", fleet=fleet)
+    assert read_found("latest", results).header.fleet.lane == "d", "each lane has its own cases"

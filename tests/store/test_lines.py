@@ -171,7 +171,6 @@ def records_within(records: Iterable[type]) -> set[type]:
     ("record", "said"),
     [
         (make_round(CASE, 0.0), "`float` >= 1e-09"),
-        (make_round(CASE, 5e-324), "`float` >= 1e-09"),
         (make_round(CASE, steps_per_sample=[0]), "`int` >= 1"),
         (make_round(CASE, number=2_000_000_000), "`int` <= 100000"),
         (make_round(CASE, fitness=Fitness(other_share=-0.5)), "`float` >= 0.0"),

@@ -60,13 +60,12 @@ def test_reopening_trims_a_cut_line_and_says_so(writer, lost):
     assert [one.round for one in read_run(writer.path).rounds] == [0, 2]
 
 
-def test_a_damaged_run_is_not_reopened_and_not_touched(writer):
-    writer.close()
-    damaged = writer.path.read_bytes() + b"{}\ncut"
-    writer.path.write_bytes(damaged)
-    with pytest.raises(StoreError, match="line 3"):
-        RunWriter.reopen(writer.path)
-    assert writer.path.read_bytes() == damaged
+def test_a_run_that_is_not_there_is_not_reopened_and_nothing_is_closed(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(os, "close", closed.append)
+    with pytest.raises(StoreError, match=r"cannot resume .*: No such file or directory"):
+        RunWriter.reopen(tmp_path / "none.jsonl")
+    assert not closed
 
 
 def test_two_resumes_of_one_file_cannot_both_write(writer):
