@@ -128,7 +128,6 @@ class Arithmetic(StrEnum):
 class Hint(StrEnum):
     """Advice that goes with an answer."""
 
-    SCALE = "scale"
     NOISE_UNKNOWN = "noise-unknown"
     LAUNCH_BOUND = "launch-bound"
 

@@ -43,9 +43,6 @@ BUSY_ENOUGH = 0.7
 MEMORY_WORTH_SAYING = 0.95
 """The largest ratio of peak memory that counts as a saving."""
 
-INIT_SCALE, BACKOFF = 65536.0, 0.5
-"""GradScaler's default loss scale, and its factor for overflowing gradients."""
-
 INFERENCE, TRAINING = "inference", "training"
 
 RECIPE_BATCHES = 8
@@ -713,7 +710,7 @@ def _passed_facts(passed: Verdict, taken: Verdict | None, right: Sequence[Verdic
 
 
 def _hints(choice: Take, divergences: Mapping[str, Divergence], judged: Mapping[str, Divergence]) -> list[Statement]:
-    """Return hints on training in the case taken or passed: predictions by arithmetic, the first loss scale, and noise.
+    """Return hints on training in the case taken or passed: predictions by arithmetic, and noise.
 
     `judged` are the divergences that refuse a case: late ones where there are any.
     """
@@ -726,9 +723,8 @@ def _hints(choice: Take, divergences: Mapping[str, Divergence], judged: Mapping[
             recipe = structs.replace(recipe, running_momenta=[])
         if precision and divergence and recipe and (hints := hints_of(recipe, precision, divergence.case_id)):
             break
-    taken = choice.case_id or ""
-    of_taken = scale_hint(divergences.get(taken)), noise_hint(judged.get(taken))
-    return [*hints, *filter(None, of_taken)]
+    noise = noise_hint(judged.get(choice.case_id or ""))
+    return [*hints, noise] if noise else hints
 
 
 def noise_hint(divergence: Divergence | None) -> Statement | None:
@@ -738,18 +734,6 @@ def noise_hint(divergence: Divergence | None) -> Statement | None:
         return None
     facts = {"error": error, "limit": Budget.grad_rel_l2, "cause": divergence.gradient.no_noise or None}
     return state(Hint.NOISE_UNKNOWN, divergence.case_id, Severity.ADVICE, **facts)
-
-
-def scale_hint(divergence: Divergence | None) -> Statement | None:
-    """Return a hint on the steps that GradScaler skips while it halves its default scale to the settled one.
-
-    None without a scaler, if the default is not too large, or if the settled scale is below 1.
-    """
-    if divergence is None or not divergence.scaler_scale or not 1 <= divergence.scaler_scale < INIT_SCALE:
-        return None
-    skipped = round(math.log(divergence.scaler_scale / INIT_SCALE, BACKOFF))
-    facts = {"steps": skipped, "default": INIT_SCALE, "scale": divergence.scaler_scale}
-    return state(Hint.SCALE, divergence.case_id, Severity.INFO, **facts)
 
 
 def _launch_bound(group: Group, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[Statement]:

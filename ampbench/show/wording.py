@@ -97,10 +97,6 @@ TEMPLATES: Mapping[StrEnum, str] = {
         f"{_TRAINED}running statistics stop about {{away:share}} away from the batches' own "
         "(2^-{power} / momentum {momentum:g})"
     ),
-    Hint.SCALE: (
-        "GradScaler skips {steps:counted;step} at first, by its default scale of {default:,.0f}: begin at "
-        "init_scale={scale:g}"
-    ),
     Hint.NOISE_UNKNOWN: (
         "gradient error {error:error} > {limit:g}, not judged: noise of a batch unknown{cause:if| (|}|)}; compare "
         "trainings: ampbench study training"

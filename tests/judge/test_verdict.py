@@ -249,20 +249,6 @@ def test_what_arithmetic_knows_of_what_is_taken_or_else_of_what_is_passed_stands
     assert arithmetic(take(training_row("fp32", 10), training_row("fp16_pure", 30))) == []
 
 
-@pytest.mark.parametrize(
-    ("scale", "steps"), [(32768.0, 1), (128.0, 9), (65536.0, None), (131072.0, None), (None, None)]
-)
-def test_of_a_scale_that_settles_below_the_default_it_is_told_where_to_begin(
-    scale: float | None, steps: int | None
-) -> None:
-    rows = [training_row("fp32", 10), training_row("fp16_master", 3)]
-    scaled = {"fp16_master": trained_by(scaler_scale=scale)}
-    told = [{"steps": steps, "default": 65536.0, "scale": scale}] if steps else []
-    assert hints(take(*rows, found=scaled), Hint.SCALE) == told
-    refused = take(rows[0], rows[1] | {"grad_rel_l2": 0.5}, found=scaled)
-    assert hints(refused, Hint.SCALE) == []
-
-
 def launches(*rows: dict[str, Any]) -> list[dict[str, Any]]:
     return hints(take(*rows), Hint.LAUNCH_BOUND)
 
