@@ -65,7 +65,11 @@ class Frame:
                 values: Array = stats.numbers(stored) if column.unit else np.array(stored, dtype=object)
             else:
                 values = FUNCTIONS[name](self)
-            self.columns[name] = self._filled(column, values)
+            imported = self.run.stored.readings.get(name)
+            if imported and not self._is_late:
+                readings = stats.numbers([imported.get(case_id) for case_id in self.run.stored.cases])
+                values = np.where(np.isnan(values), readings, values)
+            self.columns[name] = values
         return self.columns[name]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -84,14 +88,6 @@ class Frame:
         }
         columns["batch_size"] = pd.array(self["batch_size"].tolist(), dtype="Int64")
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self["case_id"])))
-
-    def _filled(self, column: Column, values: Array) -> Array:
-        """Return a column with missing numbers filled from imported readings."""
-        readings = self.run.stored.readings.get(column.name)
-        if not readings or self._is_late:
-            return values
-        imported = stats.numbers([readings.get(case_id) for case_id in self.run.stored.cases])
-        return np.where(np.isnan(values), imported, values)
 
     def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
         """Return for each case the value at `path`, passed through `of`; None if anything on the path is None."""

@@ -81,11 +81,6 @@ class Ignore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("name its cases or metrics; to gate nothing, run no gate")
         _check_expression(self.cases)
 
-    def covers(self, metric: str, case_id: str) -> bool:
-        """Return whether the finding on `metric` of the case is left out."""
-        chosen = not self.metrics or metric in self.metrics or kind_of(metric) in self.metrics
-        return chosen and matches(self.cases, case_id)
-
 
 class Policy(
     msgspec.Struct,
@@ -125,7 +120,9 @@ class Policy(
 
     def ignore_of(self, metric: str, case_id: str) -> Ignore | None:
         """Return the first ignore that covers the finding on `metric` of a case; None if there is none."""
-        return next((ignore for ignore in self.ignores if ignore.covers(metric, case_id)), None)
+        named = {metric, kind_of(metric)}
+        chosen = (ignore for ignore in self.ignores if not ignore.metrics or named.intersection(ignore.metrics))
+        return next((ignore for ignore in chosen if matches(ignore.cases, case_id)), None)
 
     def idle(self, cases: Iterable[str], others: Iterable[str]) -> Iterator[GatePoint]:
         """Yield rules that match no id in `cases`, and ignores that match no id in `cases` and `others`.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ampbench.core import by_key
 from ampbench.core.metrics import LATER
@@ -162,13 +162,10 @@ def place_of(header: "Header") -> tuple[str, str]:
     return header.environment.host, header.environment.torch_version
 
 
-def judged_error(row: Row, measure: Literal["rel_l2", "floor_ratio"] = "rel_l2") -> float | None:
-    """Return the judged error of a row: of its worst output, where outputs were measured one by one.
-
-    "floor_ratio" is the error divided by the unavoidable rounding error.
-    """
-    worst = number(row.get(f"output_worst_{measure}"))
-    return number(row[f"output_{measure}"]) if worst is None else worst
+def judged_error(row: Row) -> float | None:
+    """Return the judged error of a row: of its worst output, where outputs were measured one by one."""
+    worst = number(row.get("output_worst_rel_l2"))
+    return number(row["output_rel_l2"]) if worst is None else worst
 
 
 def deciding_error(row: Row) -> float | None:

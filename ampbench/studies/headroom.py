@@ -24,7 +24,6 @@ from ampbench.core.precisions import (
     LOW,
     SHORT_DTYPES,
     Format,
-    Precision,
     find_format,
     find_precision,
 )
@@ -278,11 +277,6 @@ class Scales:
     unscaled: float
     limiting: str
 
-    @property
-    def needed(self) -> bool:
-        """Whether gradients are better off at these than without a scale."""
-        return self.highest < 1 or self.unscaled > self.flushed
-
 
 def usable_scales(values: Iterable[Magnitudes], dtype: str = "fp16") -> Scales | None:
     """Return the loss scales for the gradients among `values`, of outputs and of parameters.
@@ -500,7 +494,7 @@ def _of_dtype(record: RangePass, modules: Mapping[str, list[Magnitudes]], dtype:
     """Yield the effects of pure half on the values of modules, gradients and updates."""
     yield from fitting(modules, dtype)
     scales = usable_scales(record.magnitudes, dtype)
-    if scales is not None and scales.needed:
+    if scales is not None and (scales.highest < 1 or scales.unscaled > scales.flushed):
         highest = format_scale(scales.highest) if scales.highest != scales.lowest else None
         without = scales.unscaled if scales.unscaled != scales.flushed else None
         facts = {"flushed": scales.flushed or None, "limiting": scales.limiting or ROOT, "unscaled": without}
@@ -726,13 +720,13 @@ def _request(session: Session[RangesAsked], planned: "PlannedCase") -> RangesAsk
     from ampbench.drive.planning import FEATURES_ALONE, NOT_TRAINED, lack
 
     prepared, case = session.prepared, planned.case
-    able, scaled, notes = list[str](), list[Precision](), list[str]()
+    able, scaled, notes = list[str](), list[dict[str, str]](), list[str]()
     if not prepared.selection.phases and case.phase != "training":
         why = FEATURES_ALONE if case.family in LIBRARIES else NOT_TRAINED
         notes.append(f"watched in inference, so without gradients and updates: {why}")
     for row in dict.fromkeys(find_precision(name, case.device) for name in prepared.selection.precisions or LOW):
         if row.emulated:  # only blocks tell more than bf16's own run
-            scaled.append(row)
+            scaled.append(COMPUTES[row.compute]._asdict())
             continue
         device = prepared.environment.device(case.device)
         low = structs.replace(case, precision=row.name, input_dtype=SHORT_DTYPES[row.storage])
@@ -740,14 +734,9 @@ def _request(session: Session[RangesAsked], planned: "PlannedCase") -> RangesAsk
             notes.append(f"{row.name}: skipped: {lacking[0]}")
         else:
             able.append(row.name)
-    return structs.replace(session.asked, precisions=able, formats=_formats_of(scaled), notes=notes)
-
-
-def _formats_of(rows: Iterable[Precision]) -> dict[str, list[str]]:
-    """Return the formats of the factors of products in emulated precisions, by kind of factor."""
-    factors = [COMPUTES[row.compute]._asdict() for row in rows]
     kinds = {"inputs": INPUT, "weights": WEIGHT, "gradients": GRADIENT}
-    return {kind: sorted({row[name] for row in factors} - {""}) for name, kind in kinds.items() if factors}
+    formats = {kind: sorted({row[name] for row in scaled} - {""}) for name, kind in kinds.items() if scaled}
+    return structs.replace(session.asked, precisions=able, formats=formats, notes=notes)
 
 
 TASK = Task("ranges", RangesAsked, RangePass, "ampbench.studies.headroom_measure:measure_ranges")

@@ -183,8 +183,9 @@ def conclusions(case: Case, record: ScopePass) -> Iterator[Statement]:
 def _costs(row: Compared, best: ScopeRun | None, record: ScopePass, *, timed: bool) -> Iterator[Statement]:
     """Yield the cost of a scope, against the recommended scope if it runs; in time only where `timed`."""
     run = row.run
-    if timed and row.ratio is not None and row.ratio.differs:
-        yield advise(Scope.TIME, run.scope, **row.ratio.facts)
+    ratio = row.ratio if timed else None
+    if ratio is not None and (round(ratio.low or 0.0, 2) > 1 or round(ratio.high or 1.0, 2) < 1):
+        yield advise(Scope.TIME, run.scope, **ratio.facts)
     if best is None:
         return
     if sum(run.casts) > sum(best.casts) > 0:

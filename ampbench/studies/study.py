@@ -325,11 +325,6 @@ class Ratio(NamedTuple):
     high: float | None = None
 
     @property
-    def differs(self) -> bool:
-        """Whether the interval, as it is written, leaves 1 out."""
-        return self.low is not None and self.high is not None and (round(self.low, 2) > 1 or round(self.high, 2) < 1)
-
-    @property
     def facts(self) -> dict[str, float | None]:
         """The ratio and its interval as facts of a statement."""
         return {"ratio": self.value, "low": self.low, "high": self.high}

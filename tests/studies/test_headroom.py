@@ -240,7 +240,6 @@ def test_the_largest_gradient_bounds_the_scale_and_the_smallest_says_what_is_los
     found = usable_scales([gradients(1.0, 2.0**-30), gradients(0.5)])
     assert found.highest == 2.0**15  # times 1.0 it is 32768, doubled it would be infinite
     assert found.lowest == 2.0**6  # below it 2**-30 becomes 2**-25, a tie, and zero
-    assert found.needed
     assert (found.flushed, found.unscaled) == (0.0, pytest.approx(1 / 3))
     assert found.limiting == "layer"
 
