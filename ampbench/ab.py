@@ -197,20 +197,12 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
 
 
 def left_out(arms: Iterable[ArmRequest]) -> str:
-    """Return a note where every arm is a commit and the current files have changes, which no arm includes.
-
-    With two commits the note names the arm that would include them; a commit against itself has no other arm.
-    """
-    refs = list(dict.fromkeys(arm.ref for arm in arms))
-    if "" in refs:
+    """Return a note where every arm is a commit and the current files have changes, which no arm includes."""
+    if not all(arm.ref for arm in arms):
         return ""
     changed = len(_git("--candidate", "status", "--porcelain", "--untracked-files=no").splitlines())
-    if not changed:
-        return ""
-    changes = f"your uncommitted changes ({counted(changed, 'file')})"
-    if len(refs) == 1:
-        return f"git:{refs[0]} does not have {changes}"
-    return f"neither arm has {changes}: {HERE} has the current files"
+    text = f"neither arm has your uncommitted changes ({counted(changed, 'file')}): {HERE} has the current files"
+    return text if changed else ""
 
 
 def _interpreter(option: str, text: str) -> str:
