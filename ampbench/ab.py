@@ -66,7 +66,6 @@ THREADS = "threads"
 """The setting in `Settings`; the others select cases."""
 
 _SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
-_GIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +230,10 @@ def _git(option: str, *arguments: str, folder: Path | None = None, **variables: 
     try:
         done = subprocess.run(
             ["git", "-c", "core.hooksPath=/dev/null", *arguments], capture_output=True, text=True,
-            timeout=_GIT_SECONDS, check=False, cwd=folder, env={**os.environ, **variables},
+            check=False, cwd=folder, env={**os.environ, **variables},
         )  # fmt: skip
     except OSError as error:
         raise UsageError(f"{option} git:REF needs git, which cannot be started: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"{option}: git {arguments[0]} took longer than {_GIT_SECONDS:.0f} s") from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         if "not a git repository" in reason:
