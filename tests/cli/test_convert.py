@@ -77,7 +77,7 @@ def test_asv_results_become_runs_and_stderr_says_what_was_left_out(asv: Path, tm
 def test_an_imported_run_is_shown_listed_compared_gated_and_checked(
     asv: Path, tmp_path: Path, ampbench: Run, environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ampbench.drive.servers.probe", lambda meanwhile: environment)
+    monkeypatch.setattr("ampbench.cli.doctor.probe", lambda meanwhile: environment)
     ampbench("convert", asv, "--to", "native")
     first, second = sorted(file.stem for file in (tmp_path / "results" / "runs").iterdir())
     shown = " ".join(ampbench("show", first).out.split())

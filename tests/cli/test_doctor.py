@@ -31,8 +31,8 @@ def machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Callab
                 raise found
             return found
 
-        monkeypatch.setattr("ampbench.drive.servers.probe", probe)
-        monkeypatch.setattr("ampbench.drive.fitness.inspect", lambda: list(findings))
+        monkeypatch.setattr("ampbench.cli.doctor.probe", probe)
+        monkeypatch.setattr("ampbench.cli.doctor.inspect", lambda: list(findings))
 
     says()
     return says
@@ -142,7 +142,7 @@ def test_nothing_can_be_asked_of_a_card_that_torch_cannot_use_and_the_cpu_does_n
 ) -> None:
     card = structs.replace(environment.devices[1], unusable=True, reason="the driver is too old")
     described = structs.replace(environment, devices=[environment.devices[0], card])
-    monkeypatch.setattr("ampbench.drive.servers.probe", lambda: described)
+    monkeypatch.setattr("ampbench.cli.doctor.probe", lambda: described)
     printed = ampbench("doctor", "--prove", "--results", tmp_path)
     assert (printed.code, printed.out.count("could not be asked")) == (1, 5)
     assert printed.out.count("the driver is too old") == 5
