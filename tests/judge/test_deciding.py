@@ -233,6 +233,11 @@ def test_no_control_does_not_fire_and_no_cells_have_no_decisions():
     assert decide_stored(quiet(0), quiet(0), np.empty(0), []) == []
 
 
+def test_two_stored_rounds_are_too_few_and_three_are_not():
+    few, enough = (decide_stored(*slowed(3.0, rounds, 1), np.array([0.02]), [])[0] for rounds in (2, 3))
+    assert (few.code, enough.code) == (ChangeCode.TOO_FEW_BLOCKS, ChangeCode.BEYOND_THRESHOLD)
+
+
 def test_stored_rounds_far_apart_are_a_regression_with_the_interval_of_welch():
     found = decide_stored(quiet(blocks=10), 1.1 * quiet(blocks=10, seed=1), np.array([0.02]), [0.001, 0.001])[0]
     assert found.status is ChangeStatus.REGRESSED

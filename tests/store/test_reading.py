@@ -161,7 +161,6 @@ def test_damage_is_refused_by_name_and_line_number(path, number, old, new, probl
     ("content", "problem"),
     [
         (b'{"header":{"schema":8}}\n', "missing required field"),
-        (b'{"footer":{"ended":"complete","finished_at":"2026-01-31"}}\n', "no header of an ampbench run"),
     ],
 )
 def test_a_file_that_does_not_begin_as_a_run_is_refused(tmp_path, content, problem):
