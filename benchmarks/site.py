@@ -1,7 +1,6 @@
 """What `make docs` adds to the pages of docs/: generated tables, every verb's help, and links into the repository.
 
-mkdocs calls the functions `on_…` (`hooks` in mkdocs.yml). A line `<!-- generated: NAME -->` of a page stands for what
-`GENERATED` makes; the page in the repository says how to see the same there.
+mkdocs calls `on_…` (`hooks` in mkdocs.yml). `GENERATED` makes what a line `<!-- generated: NAME -->` stands for.
 """
 
 import os
@@ -53,6 +52,7 @@ def commands() -> str:
 
 
 GENERATED: Mapping[str, Callable[[], str]] = {
+    "model": lambda: re.findall(r"```python\n# model.*?```", Path("README.md").read_text(), re.DOTALL)[0],
     "columns": columns,
     "workloads": workloads,
     "commands": commands,

@@ -23,18 +23,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def package_files() -> set[str]:
-    return {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "ampbench").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+def files(folder: str) -> set[str]:
+    paths = (ROOT / folder).rglob("*")
+    return {str(path.relative_to(ROOT)) for path in paths if path.is_file() and "__pycache__" not in path.parts}
 
 
-def test_the_wheel_has_every_file_of_the_package_and_nothing_else(built: Path) -> None:
+def test_the_wheel_has_the_package_its_pages_and_its_examples(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    assert set(names) == package_files()
+    assert set(names) == files("ampbench") | {f"ampbench/{name}" for name in files("docs") | files("examples")}
 
 
 def test_the_readme_of_a_package_index_has_no_relative_link(built: Path) -> None:
@@ -51,7 +48,7 @@ def test_the_source_archive_has_what_the_tests_read(built: Path) -> None:
         names = {Path(*Path(name).parts[1:]) for name in packed.getnames()}
     needed = ["conftest.py", "asv.conf.json", "Makefile", "pyproject.toml", "tests/stored_runs.py", "docs/ci/gate.yml"]
     assert {Path(name) for name in needed} <= names
-    assert package_files() <= {str(name) for name in names}
+    assert files("ampbench") <= {str(name) for name in names}
     assert any(name.is_relative_to("results/runs") for name in names)
 
 

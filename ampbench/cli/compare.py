@@ -49,8 +49,7 @@ class Judging:
     """The policy of a comparison: a file, and the kinds of metrics that an option chooses instead."""
 
     policy: Annotated[
-        str,
-        Option(metavar="FILE", help="What the gate lets pass (docs/gate.md). Default of a gate: ampbench-gate.toml."),
+        str, Option(metavar="FILE", help="What the gate allows. Default of a gate: ampbench-gate.toml.")
     ] = ""
     metric: Annotated[list[str] | None, many_names("--metric", "Only these: time, memory, accuracy and rules.")] = None
 

@@ -48,7 +48,7 @@ def command(
     ] = None,
     results: Results = DEFAULT_RESULTS,
 ) -> int:
-    """Convert stored runs to another program's format, or its results to runs; docs/convert.md lists the fields kept.
+    """Convert stored runs to another program's format, or its results to runs.
 
     \b
     Examples:

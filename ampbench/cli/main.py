@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,15 +84,19 @@ Examples:
 BROKEN_PIPE = 141
 """128 + SIGPIPE: a shell's exit code for a broken pipe."""
 
-EPILOG = """\b
+EPILOG = f"""\b
 First steps:
   ampbench doctor               this machine, and causes of bad measurements
-  ampbench run model.py:make    measure your own network (docs/workloads.md)
+  ampbench run model.py:make    measure your own network (workloads.md)
+
+\b
+Documentation (README.md leads to its pages):
+  {max((folder / "docs" for folder in Path(__file__).parents[1:3]), key=Path.is_dir)}
 
 \b
 Exit codes:
   0    done
-  1    ampbench gate: a regression (docs/gate.md)
+  1    ampbench gate: a regression (gate.md)
   2    bad name, option or file, or disk full
   3    a case failed, or a stored file is damaged
   4    two runs have no case in common, or a gate decided too little
@@ -100,7 +105,7 @@ Exit codes:
   130  interrupted
   141  broken pipe
 """
-"""The end of the first help; docs/gate.md has the order of a gate's exit codes."""
+"""The end of the first help. An installed package holds the documentation; in a clone it stands next to the package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -115,8 +115,10 @@ class RayCluster:
             _require_head(address, dialled)
             ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
-            why = f"{bounded(in_one_line(error), 200)}; start one with ray start --head (docs/fleet.md)"
-            raise NothingToRunError(f"--ray {address}: no Ray cluster at {dialled}: {why}") from None
+            raise NothingToRunError(
+                f"--ray {address}: no Ray cluster at {dialled}: {bounded(in_one_line(error), 200)}; start one with "
+                "ray start --head"
+            ) from None
         for number, handler in handlers.items():  # Ray sets its own, in Python and below it
             signal.signal(number, handler)
         self._head = ray.get_runtime_context().gcs_address

@@ -58,10 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker; provide a fixture that names the remedy where pytest-benchmark is missing."""
-    config.addinivalue_line(
-        "markers",
-        "amp(precisions, phases, devices, preset, max_error): what amp_benchmark measures (docs/pytest.md).",
-    )
+    config.addinivalue_line("markers", "amp(precisions, phases, devices, preset, max_error): what is measured.")
     if not any(map(config.pluginmanager.hasplugin, BENCHMARK_PLUGINS)):
         config.pluginmanager.register(WithoutBenchmark(), "ampbench-without-benchmark")
 

@@ -77,7 +77,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
     Answer.ONLY: "fp32 failed, and this is the fastest within the error budget",
     Answer.NO_BASELINE: "fp32 was not measured here, and speedups are stated against it",
     Answer.NOTHING_LEFT: "fp32 failed, and no other precision is within the error budget",
-    Answer.NOTHING_ELSE: "no other precision has a time",
+    Answer.NOTHING_ELSE: "only fp32 was timed",
     Arithmetic.INFINITE: (
         f"{_TRAINED}weights become infinite or NaN where gradients were never over {{border:.2g}}: their squares and "
         f"eps are 0{_GROUPS} ({{eps:g}}, not above 2^-{{power}})"
@@ -169,7 +169,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
 OF_GATES: Mapping[StrEnum, str] = {
     GateCode.OTHER_FUNCTION: (
         "{count:counted;case} {count:verb;computes;compute} something else: {which}; where that is "
-        "meant, the policy can allow it (reference_drift in docs/gate.md)"
+        "meant, a threshold of reference_drift in the policy allows it"
     ),
     GateCode.REGRESSED: "{count:counted;{kind} regression}: {which}",
     GateCode.FAILS: ("{count:counted;case} that {count:verb;was;were} ok {count:verb;fails;fail} now: {which}"),

@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import structs
 
 from ampbench.core.statement import Statement, state
 from ampbench.core.units import counted
+from ampbench.errors import UsageError
 from ampbench.records import Positive, Steps
 from ampbench.records.case import Case
 from ampbench.records.kinds import NONFINITE
 from ampbench.records.ranges import FirstNonfinite
+from ampbench.records.run import Selection
 from ampbench.records.wire import Task
 from ampbench.show.document import Column
 from ampbench.studies.study import Selects, Session, Study, Table, asks, info
-
-if TYPE_CHECKING:
-    from ampbench.drive.planning import PlannedCase
 
 
 class NonfiniteAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -54,33 +54,26 @@ class Replayed(StrEnum):
 def conclusions(_: Case, record: Replay) -> Iterator[Statement]:
     """Yield the first op, or that all values are finite."""
     if record.first is not None:
-        line = record.first.frames[-1] if record.first.frames else None
-        yield state(Replayed.FIRST, first=str(record.first), line=line)
+        yield state(Replayed.FIRST, first=str(record.first), line=next(reversed(record.first.frames), None))
     elif record.nonfinite is not None:
         yield state(Replayed.RESULT, step=record.nonfinite)
     else:
         yield info(Replayed.FINITE, steps=record.steps)
 
 
-def lines(record: Replay) -> list[FirstNonfinite]:
-    """Return the first op, if any."""
-    return [] if record.first is None else [record.first]
+COLUMNS: Sequence[Column[FirstNonfinite]] = [
+    Column(name, attrgetter(name)) for name in ("operation", "module", "phase", "step", "inputs_largest", "parameter")
+]
 
 
-COLUMNS: Sequence[Column[FirstNonfinite]] = (
-    Column("operation", lambda row: row.operation),
-    Column("module", lambda row: row.module),
-    Column("phase", lambda row: row.phase),
-    Column("step", lambda row: row.step),
-    Column("inputs_largest", lambda row: row.inputs_largest),
-    Column("parameter", lambda row: row.parameter),
-)
-FRAMES: Sequence[Column[str]] = (Column("line", lambda row: row, "line"),)
+def _refined(selection: Selection, asked: NonfiniteAsked) -> Selection:
+    if asked.state and not Path(asked.state).is_file():
+        raise UsageError(f"--state {asked.state}: no such file")
+    return selection
 
 
-def _request(session: Session[NonfiniteAsked], _: "PlannedCase") -> NonfiniteAsked:
-    file = session.asked.state
-    return structs.replace(session.asked, state=str(Path(file).resolve())) if file else session.asked
+def _request(session: Session[NonfiniteAsked], _: object) -> NonfiniteAsked:
+    return structs.replace(session.asked, state=session.asked.state and str(Path(session.asked.state).resolve()))
 
 
 STUDY: Study[NonfiniteAsked, Replay] = Study(
@@ -100,13 +93,14 @@ Examples:
     asked=NonfiniteAsked,
     task=Task(NONFINITE, NonfiniteAsked, Replay, "ampbench.studies.headroom_measure:do_nonfinite"),
     selects=Selects(),
+    refined=_refined,
     request=_request,
     title="First value that is not finite",
     heading=lambda record: counted(record.steps, "step"),
     tables=(
-        Table("first", COLUMNS, lines),
-        Table("", FRAMES, lambda record: [line for row in lines(record) for line in row.frames], "Your code",
-              "the lines that led there, the innermost last"),
+        Table("first", COLUMNS, lambda record: [record.first] if record.first else []),
+        Table("", (Column("line", str, "line"),), lambda record: record.first.frames[:-1] if record.first else [],
+              "Your code", "the lines that led there, the outermost first"),
     ),
     conclusions=conclusions,
 )  # fmt: skip

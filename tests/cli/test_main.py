@@ -30,6 +30,8 @@ def test_help_lists_every_verb(ampbench: Run) -> None:
     assert said == ampbench()
     assert said.code == 0
     assert all(f"\n  {verb} " in said.out for verb in program.VERBS)
+    (pages,) = (Path(line.strip()) for line in said.out.splitlines() if line.startswith("    /"))
+    assert all((pages / name).is_file() for name in ("README.md", "workloads.md", "gate.md"))
 
 
 def test_help_ends_with_every_exit_code(ampbench: Run) -> None:

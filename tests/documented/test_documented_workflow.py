@@ -65,6 +65,12 @@ def test_the_steps_of_the_action_write_a_comment_a_page_and_junit(
     assert (folder / "summary.md").read_text() == (folder / GIVEN["results"] / "comment.md").read_text()
 
 
+def test_a_repository_that_is_no_package_is_not_installed(tmp_path: Path) -> None:
+    script = f"pip() {{ echo $*; }}; TORCH=torch INSTALL=. AMPBENCH=/a\n{ACTION['runs']['steps'][0]['run']}"
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "install torch\ninstall /a[report]\n"
+
+
 def test_the_workflow_gives_the_action_inputs_that_it_has_and_a_policy_that_reads() -> None:
     (step,) = [step for step in GATE["jobs"]["gate"]["steps"] if "ampbench@" in step.get("uses", "")]
     assert step["with"].keys() <= ACTION["inputs"].keys()
