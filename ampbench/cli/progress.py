@@ -60,7 +60,9 @@ class TimeLeft:
         """Return where a run stands: "network 1 of 2, about 12 s left: round 1: mlp fp32 inference"."""
         networks = len({turns[0].planned.case.network for turns in self._legs})
         place = f"network {step.leg % networks + 1} of {networks}" if networks > 1 else ""
-        before = ", ".join(filter(None, [place, f"about {format_duration(self.after(step))} left"]))
+        seconds = self.after(step)
+        left = f"about {format_duration(seconds)} left" if seconds else "budget spent"
+        before = ", ".join(filter(None, [place, left]))
         doing = f"round {step.turn.round + 1}" if step.turn.task == ROUND else step.turn.task.name
         case = step.turn.planned.case
         return f"{before}: {doing}: {case.workload} {case.precision} {case.phase}"
