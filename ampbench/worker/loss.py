@@ -218,7 +218,8 @@ def _compared(outputs: _Outputs, low: _Loss, single: _Loss, scale: float) -> dic
     places = {f"x{factor}": outputs.at(factor) for factor in FACTORS}
     exact = partial(_exact, outputs, single)
     few = sum(outputs.leaves[place].numel() for place in outputs.places) <= LARGE
-    norms = [norm for loss, norm, _ in map(exact, places.values() if few else ()) if math.isfinite(loss)]
+    tried = [*places.values()] if few else []
+    norms = [norm for loss, norm, _ in map(exact, tried) if math.isfinite(loss)]
     # a classifier's fp32 gradient stays of one size at large outputs
     if not few or (len(norms) > 1 and norms[-1] > BOUNDED * norms[-2]):
         places = {"x1": places["x1"]}

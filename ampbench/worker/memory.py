@@ -397,7 +397,7 @@ def measure_memory(workload: Workload, case: Case, device: Device) -> MemoryPass
     masters = step.masters if isinstance(step, TrainingStep) else None
     memory_pass = MemoryPass(
         case_id=case.case_id,
-        source=memory_source(device),
+        source="profiler" if isinstance(device, Cpu) else "allocator",
         peak_bytes=recorded.peak,
         parameter_bytes=_storage_bytes(_weights(step)),
         buffer_bytes=_storage_bytes(step.module.buffers()),
@@ -437,11 +437,6 @@ def said_of(error: Exception) -> str:
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
     return first_line(error) + ("" if isinstance(error, AmpbenchError) else own_place(error))
-
-
-def memory_source(device: Device) -> str:
-    """Return the source of the peaks of `peaks_of`: "profiler" or "allocator"."""
-    return "profiler" if isinstance(device, Cpu) else "allocator"
 
 
 def _run(step: Step) -> None:
