@@ -26,9 +26,9 @@ from ampbench.records.run import Selection, Settings
 from ampbench.records.wire import Reply, Request, reply_with
 from ampbench.store import read_run
 from ampbench.studies.check import TASK, Checked
-from tests.drive.test_rounds import Script, good
+from tests.drive.test_rounds import Script
 from tests.rule_probes import observation, probe
-from tests.scripted_channel import got
+from tests.scripted_channel import got, measured
 from tests.stored_runs import make_case, make_header
 
 MLP = Selection(workloads=["mlp"], precisions=["fp32"], phases=["inference"], preset="tiny")
@@ -74,7 +74,7 @@ class Server:
     def timed(self, request: Request) -> Reply:
         if request.task == "casts":
             return reply_with(traced(request, self.variables))
-        reply = good(request)
+        reply = measured(request)
         if request.task == "round":
             seconds = 1e-3 * float(self.variables.get("FACTOR", 1)) * self.servers.luck.gauss(1, 0.003)
             return reply_with(_with_samples(got("round", reply), seconds))
@@ -161,7 +161,7 @@ def test_an_interruption_keeps_what_was_measured(servers: Servers, tmp_path: Pat
     def answer(request: Request, variables: Mapping[str, str]) -> Reply:
         if next(count) == 30:
             raise KeyboardInterrupt
-        return good(request)
+        return measured(request)
 
     servers.answer = answer
     comparison, (baseline, candidate, ended) = session(tmp_path, ["here"], ["FACTOR=1.1"])
@@ -176,7 +176,7 @@ def test_servers_that_do_not_start_any_more_end_the_session_and_lose_nothing(ser
     def answer(request: Request, variables: Mapping[str, str]) -> Reply:
         if request.task == "round":
             servers.broken = True
-        return good(request)
+        return measured(request)
 
     servers.answer = answer
     with pytest.raises(NothingToRunError, match=r"see the measurements: ampbench compare "):

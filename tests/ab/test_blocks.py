@@ -14,8 +14,8 @@ from ampbench.judge.deciding import CONFIRMATION_BLOCKS, LOOKS
 from ampbench.records.measured import Failure, Fitness, Round
 from ampbench.records.run import Entry, Settings
 from ampbench.records.wire import Nothing, Reply, Request, reply_with
-from tests.drive.test_rounds import Script, good, planned
-from tests.scripted_channel import asked_in, got, make_request
+from tests.drive.test_rounds import Script, planned
+from tests.scripted_channel import asked_in, got, make_request, measured
 
 SETTINGS = Settings(builds=3, min_run_seconds=0.3)
 CASES = {each.case.case_id: each for each in (planned("fp32"), planned("bf16_pure"))}
@@ -65,7 +65,7 @@ def test_the_lanes_of_a_case_take_turns_build_by_build_in_random_order() -> None
     order: list[str] = []
     found = Session(blocks=8)
     for name, script in found.scripts.items():
-        script.answer = lambda request, name=name: (order.append(name), good(request))[1]
+        script.answer = lambda request, name=name: (order.append(name), measured(request))[1]
     found.session.measure_rounds()
     turns = [tuple(order[place : place + 3]) for place in range(0, len(order), 3)]
     assert len(turns) == 8 * len(CASES) * SETTINGS.builds
@@ -123,7 +123,7 @@ def test_a_case_that_fails_in_one_arm_is_a_failure_of_that_arm_and_not_measured_
 
     def fail(request: Request) -> Reply:
         if request.case.case_id != first:
-            return good(request)
+            return measured(request)
         return Reply(failure=Failure(case_id=first, stage="round", cause="exception", message="no"))
 
     found = Session(blocks=8)
@@ -141,7 +141,7 @@ def test_a_killed_server_is_replaced_within_its_block() -> None:
     killed = Failure(case_id=first, stage="round", cause="killed", message="gone")
     found = Session(blocks=8)
     script = found.scripts["baseline"]
-    script.answer = lambda request: Reply(failure=killed) if request.case.case_id == first else good(request)
+    script.answer = lambda request: Reply(failure=killed) if request.case.case_id == first else measured(request)
     found.session.measure_rounds()
     assert script.opened == script.closed == 9
     assert len(found.rounds("baseline")) == 8
@@ -151,7 +151,7 @@ def test_a_killed_server_is_replaced_within_its_block() -> None:
 def test_joined_rounds_have_all_builds_and_the_fitness_of_the_whole() -> None:
     def part(seconds: float, share: float | None, **changes: object) -> Round:
         fitness = Fitness(steal_share=share, other_share=0.0, load=1.0)
-        done = got("round", good(make_request("round", case=planned("fp32").case)))
+        done = got("round", measured(make_request("round", case=planned("fp32").case)))
         return structs.replace(done, seconds=seconds, fitness=fitness, **changes)
 
     whole = joined([part(1.0, 0.4, samples=[[1.0]], compile_seconds=5.0), part(3.0, 0.0, samples=[[2.0, 3.0]])])
@@ -181,7 +181,7 @@ def test_on_an_accelerator_a_lane_has_the_device_alone_for_its_round(lost: bool)
             return Reply(
                 failure=Failure(case_id=request.case.case_id, stage="round", cause="out of memory", message="no")
             )
-        return good(request)
+        return measured(request)
 
     found.session._lanes = [replace(lane, cases={case.case.case_id: case}) for lane in found.session._lanes]
     found.session._open = [case.case.case_id]
