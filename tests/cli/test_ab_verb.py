@@ -48,7 +48,6 @@ def test_two_commits_are_measured_with_their_own_files_and_gated(ampbench: Run, 
     (why,) = document["explained"].values()
     assert why[0].startswith("linear: 2 more ops in fp32 (aten.t, aten.addmm) in module 2")
     assert "tracing 1 regressed case on both sides" in found.err
-    assert "peak memory" in found.err or "memory" in found.err
     assert len(list((repository / "results" / "runs").iterdir())) == 2
 
 

@@ -47,7 +47,6 @@ HOSTILE = {
         "gradient.fill_(float('nan'))",
     ),
 }  # fmt: skip
-"""By the moment, the networks' sources."""
 FILE = """
 import atexit, builtins, itertools, os, random, resource, signal, sys, threading, time, warnings
 import torch
@@ -91,7 +90,6 @@ def errors_of_mlp(results: Path, ampbench: Run, *networks: str) -> dict[str, Any
 
 
 ALONE: dict[str, Any] = {}
-"""The errors of `mlp` by itself, measured once."""
 
 
 @pytest.mark.parametrize("networks", GROUPS, ids=lambda networks: networks[0][0])
