@@ -60,12 +60,10 @@ class TimeLeft:
         """Return where a run stands: "network 1 of 2, about 12 s left: round 1: mlp fp32 inference"."""
         networks = len({turns[0].planned.case.network for turns in self._legs})
         place = f"network {step.leg % networks + 1} of {networks}" if networks > 1 else ""
-        seconds = self.after(step)
-        left = f"about {format_duration(seconds)} left" if seconds else "budget spent"
-        before = ", ".join(filter(None, [place, left]))
+        left = f"about {format_duration(seconds)} left" if (seconds := self.after(step)) else "budget spent"
         doing = f"round {step.turn.round + 1}" if step.turn.task == ROUND else step.turn.task.name
         case = step.turn.planned.case
-        return f"{before}: {doing}: {case.workload} {case.precision} {case.phase}"
+        return f"{', '.join(filter(None, [place, left]))}: {doing}: {case.workload} {case.precision} {case.phase}"
 
     def _seconds(self, turns: Iterable[Turn]) -> float:
         means = {kind: statistics.fmean(seconds.values()) for kind, seconds in self._took.items()}

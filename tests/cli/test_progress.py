@@ -112,11 +112,8 @@ def after_a_round(settings: Settings, seconds: float) -> float:
     return left.after(ends)
 
 
-def test_the_rounds_to_come_take_as_long_as_the_last_one() -> None:
+def test_the_rounds_to_come_take_as_long_as_the_last_one_within_the_budget() -> None:
     assert after_a_round(Settings(), 2.0) == pytest.approx(3 * 2.0 + 4 * 2.0)
-
-
-def test_no_network_takes_longer_than_its_budget() -> None:
     assert after_a_round(Settings(budget_seconds=5.0), 2.0) == pytest.approx((5.0 - 3.0) + 5.0)
     over = TimeLeft([ROUNDS], Settings(budget_seconds=5.0)).line(Progress(ROUNDS[0][0], 0, 0, 6.0))
     assert over.startswith("budget spent: round 1: ")
