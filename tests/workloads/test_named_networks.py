@@ -267,13 +267,11 @@ def test_a_library_that_cannot_be_imported_is_no_stop() -> None:
     assert found.unavailable.startswith("torchvision cannot be imported (ModuleNotFoundError")
 
 
-SIZED = {"vit_tiny_patch16_224": 64, "mixer_s32_224": 64}
-"""Those that are told the size of their images as they are made."""
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("name", [*SIZED, "efficientnet_lite0", "regnetx_002", "convnext_atto", "ghostnet_100"])
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "efficientnet_lite0", "regnetx_002", "convnext_atto", "ghostnet_100"]
+)
 def test_the_error_of_a_network_agrees_with_an_independent_computation(name: str) -> None:
     timm = pytest.importorskip("timm")
     planned = plan_cells(
@@ -281,7 +279,7 @@ def test_the_error_of_a_network_agrees_with_an_independent_computation(name: str
     )
     workload = built(f"timm:{name}")
     found = measure_divergence(workload, planned[0].case, Cpu(), References())
-    own = timm.create_model(name, num_classes=10, **({"img_size": SIZED[name]} if name in SIZED else {})).eval()
+    own = timm.create_model(name, num_classes=10, **({"img_size": 64} if name.startswith("vit_") else {})).eval()
     own.load_state_dict(workload.module.state_dict())
     with torch.inference_mode():
         with torch.autocast("cpu", torch.bfloat16):
