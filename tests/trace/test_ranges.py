@@ -311,7 +311,7 @@ def test_those_that_remember_their_statistics_normalise_value_by_value():
     assert not normalises_together(nn.Linear(3, 3))
 
 
-NAMES = ("squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5")
+NAMES = ("resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5")
 
 
 def rescale(model):
