@@ -184,7 +184,7 @@ def many_names(flag: str, help: str) -> Option:
     return Option(flag, metavar="NAME", help=f"{help} Repeatable, or with commas.", read=read)
 
 
-Label = Annotated[str, Option(metavar="TEXT", help="A name for the run in lists and reports.")]
+Label = Annotated[str, Option(metavar="TEXT", help="A note on the run in lists and reports.")]
 Verbose = Annotated[
     bool, Option("--verbose", "-v", "--all", help="Every metric, note and row, unchanged findings, too.")
 ]
