@@ -127,7 +127,7 @@ def made():
 Mine = suite("model.py:make")
 Here = suite(made)
 Lost = suite("lost.py:make")
-Gru = suite("model.py:make")
+SoftmaxHead = suite("model.py:make")
 """
 
 
@@ -157,8 +157,8 @@ def test_a_class_is_called_as_its_variable_and_its_file_is_the_commits_else_besi
     assert bench.Here().track_peak_memory("inference", "fp32") > 0
     with pytest.raises(WorkloadError, match=r"there is no file lost\.py"):
         bench.Lost().track_peak_memory("inference", "fp32")
-    with pytest.raises(UsageError, match="Gru is the class of a built-in workload: give yours another name"):
-        _ = bench.Gru.__name__
+    with pytest.raises(UsageError, match="SoftmaxHead is the class of a built-in workload: give yours another name"):
+        _ = bench.SoftmaxHead.__name__
 
 
 def test_a_workload_of_another_size_needs_another_version_so_that_its_series_in_asv_ends() -> None:

@@ -193,7 +193,7 @@ class MeasuredRun:
             else math.nan
             for measured in self._counted()
         ]
-        return np.array(means, dtype=np.float64)
+        return np.array(means) if means else np.full(len(self.rounds.seconds), np.nan)
 
     @cached_property
     def seconds(self) -> dict[str, float]:

@@ -98,7 +98,7 @@ TEMPLATES: Mapping[StrEnum, str] = {
         "(2^-{power} / momentum {momentum:g})"
     ),
     Hint.NOISE_UNKNOWN: (
-        "gradient error {error:error} > {limit:g}, not judged: noise of a batch unknown{cause:if| (|}|)}; compare "
+        "gradient error {error:error} > {limit:g}, not judged: noise of a batch unknown{cause:if| (||)}; compare "
         "trainings: ampbench study training"
     ),
     Hint.LAUNCH_BOUND: (

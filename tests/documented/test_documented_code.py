@@ -95,6 +95,7 @@ def test_the_python_of_a_page_runs_in_its_order(
 ) -> None:
     sandbox.copy(tmp_path / "clone", page)
     monkeypatch.chdir(tmp_path / "clone")
+    monkeypatch.syspath_prepend(tmp_path / "clone")
     monkeypatch.setattr(live, "MOST_ROUNDS", 1)
     known = names()
     run = str(list_runs("results")[-1])

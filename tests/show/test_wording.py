@@ -1,5 +1,6 @@
 """The words of statements: every code has a line, and facts are spelled in it as their unit is."""
 
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ CODES = [*Flaw, *Refusal, *Undecided, *Note, *Arithmetic, *Hint, *Crossing, *Ans
 def test_every_code_has_one_line() -> None:
     worded = set(CODES) - COMPOSED - {*Refusal}
     assert TEMPLATES.keys() == worded, "TEMPLATES of show/wording.py has a line for each code, and no other"
+    assert all(list(Formatter().parse(template)) for template in TEMPLATES.values())
     assert REFUSALS.keys() == {*Refusal}
     assert len(set(CODES)) == len(CODES)
     assert {*Refusal, *Undecided, *Answer} - COMPOSED - GAINS == BRIEFLY.keys()

@@ -118,7 +118,7 @@ def test_a_failure_names_the_part_of_the_step(function: str, place: str, tmp_pat
 
 @pytest.mark.parametrize("does", ["ampbench.studies.fantasy_measure:do", "ampbench.worker.worker:do_fantasy"])
 def test_a_task_that_a_worker_does_not_know_is_refused_and_measures_nothing(does: str) -> None:
-    request = msgspec.structs.replace(ask("round", linear_case(case)), task="fantasy", does=does)
+    request = msgspec.structs.replace(ask("round", linear_case()), task="fantasy", does=does)
     reply = rounds.Worker().serve(request)
     assert reply.failure.message.endswith("a worker of this ampbench does not know the task 'fantasy'")
     assert reply == type(reply)(failure=reply.failure)
@@ -150,11 +150,11 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_reference_that_does_not_fit_is_made_on_a_smaller_batch_and_said_so(small_memory: list[int]) -> None:
     worker = rounds.Worker()
-    found = got("divergence", worker.serve(ask("divergence", linear_case(case))))
+    found = got("divergence", worker.serve(ask("divergence", linear_case())))
     assert small_memory == [8, 2]
     assert found.output.rel_l2 > 0
     assert found.notes == ["compared on a batch of 2: in fp64, 8 do not fit into the memory"]
-    worker.serve(ask("divergence", linear_case(case, "fp16_pure")))
+    worker.serve(ask("divergence", linear_case("fp16_pure")))
     assert small_memory == [8, 2, 2]
 
 
@@ -196,7 +196,7 @@ def test_a_round_on_an_accelerator_has_windows_a_burst_and_what_the_device_told(
     scripted: Callable[[Script], ScriptedAccelerator],
 ) -> None:
     scripted(Script(clock_hz=falling(2e9, 1.6e9, 0.0, 3.0), limits=lambda now: frozenset({"power limit"})))
-    found = got("round", rounds.Worker().serve(ask("round", linear_case(case, "fp32"))))
+    found = got("round", rounds.Worker().serve(ask("round", linear_case("fp32"))))
     assert [len(build) for build in found.windows] == [1, 1, 1]
     assert stats.round_value(found.samples, None, found.windows) == pytest.approx(2e6 / 1.6e9)
     assert found.burst_seconds < 1.05 * 2e6 / 2e9
@@ -212,12 +212,12 @@ def test_an_accelerator_that_vanishes_amid_a_round_is_a_failed_row_with_what_it_
 ) -> None:
     scripted(Script(gone=2.5))
     worker = rounds.Worker()
-    reply = worker.serve(ask("round", linear_case(case, "fp32")))
+    reply = worker.serve(ask("round", linear_case("fp32")))
     assert reply.failure is not None
     assert reply.failure.cause == "exception"
     assert "CUDA error: unspecified launch failure" in reply.failure.message
     monkeypatch.undo()
-    following = worker.serve(ask("round", linear_case(case, "fp32", device="cuda")))
+    following = worker.serve(ask("round", linear_case("fp32", device="cuda")))
     if not torch.cuda.is_available():
         assert following.failure is not None
         assert "device cuda is not available here" in following.failure.message
@@ -260,7 +260,7 @@ def test_where_a_step_finds_no_room_beside_it_the_saved_state_is_on_the_host(mon
 
 @pytest.mark.slow
 def test_compiled_training_has_a_round_with_its_compile_time_memory_and_divergence() -> None:
-    compiled = linear_case(case, "bf16_autocast", "training", path="compiled")
+    compiled = linear_case("bf16_autocast", "training", path="compiled")
     worker = rounds.Worker()
     memory = got("memory", worker.serve(ask("memory", compiled)))
     found = got("round", worker.serve(ask("round", compiled)))
@@ -279,7 +279,7 @@ def test_training_that_cannot_be_compiled_is_the_cases_failure(monkeypatch: pyte
     monkeypatch.setattr(rounds, "cannot_run", lambda case: "")
     monkeypatch.setattr(torch, "compile", lambda module: broken)
     for kind in ("round", "memory", "divergence"):
-        failure = rounds.Worker().serve(ask(kind, linear_case(case, phase="training", path="compiled"))).failure
+        failure = rounds.Worker().serve(ask(kind, linear_case(phase="training", path="compiled"))).failure
         assert failure.stage == kind
         assert re.fullmatch(r"RuntimeError: backend fell over \(test_worker.py, line \d+\)", failure.message)
 
