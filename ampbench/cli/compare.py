@@ -130,7 +130,6 @@ def _compared(
     baseline: str, candidate: str, results: Path, policy: "Policy", keyword: str, doubt: "Callable[[str], None]"
 ) -> "Comparison":
     """Return the comparison of two stored runs; `doubt` receives a line where it is unclear which run is meant."""
-
     base, new = [store.read_found(name, results, doubt) for name in (baseline, candidate)]
     from ampbench.comparison import Comparison
 

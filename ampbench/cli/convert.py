@@ -142,7 +142,6 @@ def merge(shards: Shards, results: Results = DEFAULT_RESULTS) -> None:
 
 def _files(name: str, results: Path) -> Sequence[Path]:
     """Return the file of the shard `name`, or all shards of a folder; `StoreError` for a folder without any."""
-
     folder = Path(name).expanduser()
     if not folder.is_dir():
         return [store.find_run(name, results, print_note)]

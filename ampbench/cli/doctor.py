@@ -111,7 +111,6 @@ def command(
 
 def _prove(results: Path, format: OutputFormat) -> int:
     """Print and store the proofs on this machine's device; return 0 if at least one holds and none fails, else 1."""
-
     environment = probe()
     device, proofs = prove(environment)
     known = {"device": device.type, "name": device.name, "driver": device.driver, "torch": environment.torch_version}
@@ -161,7 +160,6 @@ def prove(environment: Environment) -> tuple[DeviceDescription, list[dict[str, A
 
 def _asked(*arguments: str, **variables: str) -> str:
     """Return the last line that a Python process prints; raise `AmpbenchError` with the last line of its errors."""
-
     command, environment = [sys.executable, "-P", *arguments], server_environment(os.environ, variables, ())
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -198,7 +196,6 @@ def _precisions(answer: Mapping[str, Any], _: DeviceDescription) -> Judged:
 
 def _speed(answer: Mapping[str, Any], device: DeviceDescription) -> Judged:
     """Judge the rate of a product by the card's datasheet, or on a CPU by a loop of torch.mm."""
-
     peak, against = answer["loop"], "a loop of torch.mm"
     if device.type != "cpu":
         datasheet = datasheet_of(device.name)
@@ -281,14 +278,12 @@ def _section(title: str, lines: Iterable[str | Block]) -> Section:
 
 def _known(results: Path, environment: Environment) -> list[str]:
     """Return the known defects of an environment, from the runs in a folder, a line each."""
-
     runs = store.runs_with(store.list_runs(results), lambda header: header.explains == CHECK)
     return studies.lines(diagnosis(list(runs), environment))
 
 
 def _installation(environment: Environment | None, problem: str) -> list[str]:
     """Return the facts of the installation, a line each."""
-
     if environment is None:
         return _aligned({"ampbench": __version__, "python": platform.python_version(), "torch": problem})
     commit = f" ({environment.torch_commit[:10]})" if environment.torch_commit else ""
@@ -320,7 +315,6 @@ def _aligned(pairs: dict[str, str]) -> list[str]:
 
 def _devices(devices: Sequence[DeviceDescription]) -> Iterator[str | Block]:
     """Yield a table of devices and lines about their special traits."""
-
     headers = ("device", *DTYPES, "autocast", "memory", "name")
     rows = [
         [
@@ -343,7 +337,6 @@ def _devices(devices: Sequence[DeviceDescription]) -> Iterator[str | Block]:
 
 def _arithmetic(device: DeviceDescription, dtype: str) -> str:
     """Return how the device multiplies matrices of a dtype: as in "emulated"."""
-
     if dtype == "tf32":
         return "native" if device.tf32 else "none"
     if dtype == "fp64" and not device.float64:

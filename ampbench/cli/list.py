@@ -168,7 +168,6 @@ def recipes() -> Rows:
 
 def runs(results: Path = DEFAULT_RESULTS) -> Rows:
     """Return the stored runs of a results folder, the oldest first; a damaged run has its defect as outcome."""
-
     store.check_folder(results)
     return [_run(path) for path in store.list_runs(results)]
 

@@ -188,7 +188,6 @@ def _run(
     yes: bool,
 ) -> int:
     """Measure on this machine, or show the plan of it; return the exit code."""
-
     # NumPy and SciPy for the results, before the last round ends: they take a second
     import_results = partial(import_module, "ampbench.show.results")
     results = ending.results
@@ -238,7 +237,6 @@ def _run(
 
 def _resumed(stack: ExitStack, file: Path, dry_run: bool) -> tuple[StoredRun, store.RunWriter | None]:
     """Return a run to resume, and its writer until `stack` ends; None for a dry run."""
-
     writer = None
     if dry_run:
         resumed = store.read_run(file)

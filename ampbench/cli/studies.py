@@ -52,7 +52,6 @@ from ampbench.studies.work import Watching, Worked, asked_of, begin, lacking, pr
 
 def command(kind: str) -> Callable[..., int | None]:
     """Return the function of the verb that makes runs of a kind, for `cli.options.Verb`."""
-
     study = study_of(kind)
 
     def verb(context: click.Context, **values: Any) -> int:

@@ -29,7 +29,7 @@ from ampbench.worker.machine import Cpu, open_device
 from ampbench.worker.network import default_optimizer
 from ampbench.workload import Workload
 from tests.stored_runs import make_round, write_run
-from tests.worker.conftest import case, diverge, make_case, numpy_bf16
+from tests.worker.conftest import case, diverge, numpy_bf16
 
 Floats = np.ndarray
 
@@ -342,7 +342,7 @@ from ampbench.worker.divergence import References, measure_divergence, measure_l
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import cpu_changes
 from ampbench.workload import Workload
-from tests.worker.conftest import make_case
+from tests.worker.conftest import case
 
 torch.set_num_threads(1)
 network.BLOCK = 1 << 15
@@ -354,7 +354,7 @@ workload = Workload(
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
 )
 references = References()
-cases = [make_case(name, "training", recipe="CLIP") for name in ("bf16_pure", "fp16_autocast", "bf16_master")]
+cases = [case(name, "training", recipe="CLIP") for name in ("bf16_pure", "fp16_autocast", "bf16_master")]
 passes = [(measure, case) for measure in (measure_divergence, measure_late) for case in cases]
 held = weights = sum(parameter.nbytes for parameter in workload.module.parameters())
 for change in cpu_changes([lambda ask=ask: ask[0](workload, ask[1], Cpu(), references) for ask in passes]):
@@ -439,7 +439,7 @@ def falls(workload: Workload, dtype: torch.dtype) -> float:
 def objected(workload: Workload, folder: Path) -> dict[str, str]:
     """Return by precision the code that one training step is refused for, "" where it is not."""
     references, device = References(), open_device("cpu")
-    cases = {name: make_case(name, "training") for name in PRECISIONS}
+    cases = {name: case(name, "training") for name in PRECISIONS}
     found = [measure_divergence(workload, case, device, references) for case in cases.values()]
     rounds = [make_round(case, weights_digest=found[0].weights_digest) for case in cases.values()]
     stored = read_run(write_run(folder, list(cases.values()), *rounds, *found))
