@@ -17,7 +17,7 @@ from ampbench.workload import Workload
 from tests import stored_runs
 
 
-def case(precision: str = "fp32", phase: str = "inference", path: str = "eager", **changes: Any) -> Case:
+def make_case(precision: str = "fp32", phase: str = "inference", path: str = "eager", **changes: Any) -> Case:
     dtype = SHORT_DTYPES[PRECISIONS[precision].storage]
     fields = {"workload": "net", "family": "user", "parameters": {}, "phase": phase, "path": path, "input_dtype": dtype}
     return stored_runs.make_case(precision, **fields | changes)

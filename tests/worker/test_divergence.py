@@ -35,7 +35,7 @@ from ampbench.worker.network import recipe_of
 from ampbench.worker.step import EQUAL_DRAWS
 from ampbench.workload import Workload
 from tests.stored_runs import change_divergence, make_divergence
-from tests.worker.conftest import case, diverge, mean_square, numpy_bf16
+from tests.worker.conftest import diverge, make_case, mean_square, numpy_bf16
 
 finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
 
@@ -151,7 +151,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
         loss=weighted(*weights),
         optimizer=half_the_gradient,
     )
-    found = diverge(workload, case(precision, phase))
+    found = diverge(workload, make_case(precision, phase))
 
     def stepped(cast: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Outputs, gradients and updated weights, each of both gains."""
@@ -175,7 +175,7 @@ def test_every_number_of_a_record_is_what_numpy_makes_of_the_step(
         return sketch_of((name, [tensor.ravel()]) for name, tensor in zip(names.split(), tensors, strict=True))
 
     expected = make_divergence(
-        case(precision, phase), weights_digest=weights_digest(workload), inputs_digest=inputs_digest(workload),
+        make_case(precision, phase), weights_digest=weights_digest(workload), inputs_digest=inputs_digest(workload),
         output_reference_norm=np.linalg.norm(truth[0]), output_elements=96, output_reference_nonfinite=0,
         output_reference_nan=0, output_rel_l2=apart(own[0], truth[0]),
         output_max_abs=np.abs(own[0] - truth[0]).max(),
@@ -237,9 +237,9 @@ def test_the_largest_values_of_all_batches_are_told() -> None:
         return (output - targets["y"].clamp(-1, 1)).square().mean()
 
     workload = Workload(module=Masked(2, 3), inputs=inputs, targets=targets, loss=loss)
-    found = diverge(workload, case("fp16_autocast", "training"))
+    found = diverge(workload, make_case("fp16_autocast", "training"))
     assert (found.input_largest, found.target_largest) == (7e4, 1e5)
-    found = diverge(workload, case("fp32", "training"))
+    found = diverge(workload, make_case("fp32", "training"))
     assert (found.input_largest, found.target_largest) == (7e4, None)
 
 
@@ -252,9 +252,9 @@ def test_running_statistics_stall_in_the_dtype_that_they_are_stored_in(
     classifier.module[1].momentum = 0.01
     classifier.module.append(torch.nn.BatchNorm1d(4, momentum=0.1))
     classifier.module.append(torch.nn.BatchNorm1d(4, momentum=None))
-    found = diverge(classifier, case(precision, "training"))
+    found = diverge(classifier, make_case(precision, "training"))
     assert found.statistics_stall == stall / 0.01
-    assert diverge(classifier, case(precision)).statistics_stall is None
+    assert diverge(classifier, make_case(precision)).statistics_stall is None
 
 
 def test_numbers_that_are_not_finite_are_counted_by_where_they_arise() -> None:
@@ -264,7 +264,7 @@ def test_numbers_that_are_not_finite_are_counted_by_where_they_arise() -> None:
     high = np.array([[1, 1, 1, 1, 1, 1, 1, 1e20]])
     weights = np.array([[1e5, 1, 1, 1, 1, 1, 1e5, math.inf]])
     workload = Workload(module=Gains(low, high), inputs=x, loss=weighted(np.ones((1, 8)), weights))
-    found = diverge(workload, case("fp16_pure", "training"))
+    found = diverge(workload, make_case("fp16_pure", "training"))
     assert (found.output.nonfinite, found.output.nan, found.output.fp32_nonfinite) == (4, 1, 1)
     assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.unlike) == (3, 1, 1)
     assert found.output.undefined == "1 of 16 output elements is NaN in fp64 already"
@@ -284,16 +284,16 @@ def test_the_noise_of_a_batch_is_half_the_squared_distance_of_two(precision: str
     x, low, high, *weights = draw.uniform(0.5, 2, (5, 8, 6))
     inputs = torch.tensor(x, dtype=torch.float32)
     workload = Workload(module=Gains(low, high), inputs=[inputs, 2 * inputs], loss=weighted(*weights))
-    found = diverge(workload, case(precision, "training"))
+    found = diverge(workload, make_case(precision, "training"))
     # of gradients g and 2g: |g|² / 2 apart, of (1 + 4)|g|² / 2
     assert found.gradient.noise == pytest.approx(math.sqrt(0.5 / 2.5))
     alone = dataclasses.replace(workload, inputs=inputs)
-    one = diverge(alone, case(precision, "training"))
+    one = diverge(alone, make_case(precision, "training"))
     assert one.gradient.noise is None
 
 
 def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter() -> None:
-    found = diverged(case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
+    found = diverged(make_case("bf16_pure", "training"), lambda y: y, loss=lambda output: 0 * output.sum())
     assert found.gradient.undefined == "the reference gradient is zero"
     assert found.notes.count(found.gradient.undefined) == 1
     assert found.gradient.worst_parameter is None
@@ -305,14 +305,14 @@ def test_a_gradient_that_is_zero_in_the_reference_is_not_flushed() -> None:
     workload = Workload(
         module=torch.nn.Linear(8, 8), inputs=torch.randn(4, 8), loss=lambda output: output[:, :4].square().sum()
     )
-    found = diverge(workload, case("bf16_pure", "training"))
+    found = diverge(workload, make_case("bf16_pure", "training"))
     assert (found.gradient.flushed, found.gradient.elements) == (0, 72)
 
 
 def test_dropout_is_switched_off_and_said_so() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
     workload = Workload(module=module, inputs=torch.randn(8, 64), loss=lambda output: output.square().mean())
-    found = diverge(workload, case("bf16_autocast", "training"))
+    found = diverge(workload, make_case("bf16_autocast", "training"))
     assert found.output.rel_l2 < 1e-2
     assert any("dropout" in note for note in found.notes)
 
@@ -323,7 +323,7 @@ def test_a_forward_without_a_floating_output_is_refused() -> None:
             return x.argmax(1)
 
     with pytest.raises(TypeError, match="no floating tensor"):
-        diverge(Workload(module=Ids(), inputs=torch.randn(2, 4)), case())
+        diverge(Workload(module=Ids(), inputs=torch.randn(2, 4)), make_case())
 
 
 class Made(torch.nn.Module):
@@ -346,7 +346,7 @@ def diverged(
 
 
 def test_infinities_that_are_meant_leave_the_error_of_the_others() -> None:
-    found = diverged(case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
+    found = diverged(make_case("bf16_pure"), lambda y: y.masked_fill(torch.arange(4) == 0, -math.inf))
     assert 0 < found.output.rel_l2 < 1e-2
     assert (found.output.reference_nonfinite, found.output.reference_nan, found.output.nonfinite) == (8, 0, 0)
     assert "8 of 32 output elements are infinite, as in fp64: the error leaves them out" in found.notes
@@ -363,7 +363,7 @@ def test_infinities_that_are_meant_leave_the_error_of_the_others() -> None:
     ],
 )
 def test_only_a_reference_of_zeros_is_called_zero(make: Callable[..., object], said: str) -> None:
-    assert diverged(case("bf16_pure"), make).output.undefined == said
+    assert diverged(make_case("bf16_pure"), make).output.undefined == said
 
 
 def test_complex_outputs_are_compared_as_their_parts() -> None:
@@ -371,11 +371,11 @@ def test_complex_outputs_are_compared_as_their_parts() -> None:
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
         return torch.view_as_complex(wide.view(8, 2, 2))
 
-    parts, whole = diverged(case("bf16_pure"), lambda y: y), diverged(case("bf16_pure"), spectrum)
+    parts, whole = diverged(make_case("bf16_pure"), lambda y: y), diverged(make_case("bf16_pure"), spectrum)
     assert whole.output.rel_l2 == parts.output.rel_l2 > 1e-3
     assert whole.output.floor_rel_l2 == parts.output.floor_rel_l2
     assert whole.output.elements == 32
-    both = diverged(case("bf16_pure"), lambda y: {"scale": y.new_ones(()), "spectrum": torch.conj(spectrum(y))})
+    both = diverged(make_case("bf16_pure"), lambda y: {"scale": y.new_ones(()), "spectrum": torch.conj(spectrum(y))})
     assert both.output.rel_l2 > 1e-3
 
 
@@ -393,8 +393,8 @@ def mixed(y: torch.Tensor) -> torch.Tensor:
 
 def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_is_named() -> None:
     references = References()
-    low = diverged(case("bf16_autocast"), mixed, references)
-    exact = diverged(case("fp32"), mixed)
+    low = diverged(make_case("bf16_autocast"), mixed, references)
+    exact = diverged(make_case("fp32"), mixed)
     assert 1e-4 < low.output.rel_l2 < 1e-1
     assert (low.reference.dtype, low.reference.device, low.output.fp32_rel_l2) == ("fp32", "cpu", None)
     assert re.search(r"same dtype, .* \(test_divergence.py, line \d+\)$", low.reference.error)
@@ -408,8 +408,8 @@ def test_where_fp64_fails_fp32_is_the_reference_and_the_line_of_the_users_file_i
 
 
 def test_a_reference_has_no_error_of_its_loss_and_of_its_gradients() -> None:
-    exact = diverged(case("fp32", "training"), mixed, loss=lambda output: output.square().mean())
-    low = diverged(case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
+    exact = diverged(make_case("fp32", "training"), mixed, loss=lambda output: output.square().mean())
+    low = diverged(make_case("bf16_autocast", "training"), mixed, loss=lambda output: output.square().mean())
     assert low.reference.loss == pytest.approx(exact.loss, rel=1e-6)
     assert exact.reference.loss is exact.gradient.rel_l2 is exact.gradient.flushed is exact.param_rel_l2 is None
     assert exact.notes.count(exact.gradient.undefined) == 1
@@ -429,7 +429,7 @@ def test_the_steps_that_a_group_shares_are_taken_once() -> None:
 
     def steps(workload: Workload, precision: str) -> list[torch.dtype]:
         taken.clear()
-        diverge(workload, case(precision), references)
+        diverge(workload, make_case(precision), references)
         return list(taken)
 
     reference = [torch.float64, torch.float32, torch.float64]  # the last tells what is chance
@@ -445,13 +445,13 @@ def test_where_fp32_alone_fails_the_others_have_errors_and_its_own_is_unknown() 
             raise RuntimeError("no kernel")
         return y
 
-    found = diverged(case("bf16_pure", "training"), no_fp32, loss=lambda output: output.double().square().sum())
+    found = diverged(make_case("bf16_pure", "training"), no_fp32, loss=lambda output: output.double().square().sum())
     assert (found.reference.dtype, found.reference.error) == ("fp64", "")
     assert 1e-4 < found.output.rel_l2 < 1e-1
     assert 1e-4 < found.gradient.rel_l2 < 1e-1
     assert found.output.fp32_rel_l2 is found.output.fp32_nonfinite is None
     with pytest.raises(RuntimeError, match="no kernel"):
-        diverged(case("fp32"), no_fp32)
+        diverged(make_case("fp32"), no_fp32)
 
 
 def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_measured() -> None:
@@ -460,21 +460,21 @@ def test_where_fp32_fails_too_no_error_is_known_and_the_case_is_none_the_less_me
             raise RuntimeError(f"no kernel for {y.dtype}")
         return y
 
-    found = diverged(case("bf16_pure"), only_half)
+    found = diverged(make_case("bf16_pure"), only_half)
     assert (found.reference.dtype, found.output.rel_l2, found.reference.output_norm) == ("", None, None)
     assert "torch.float64" in found.reference.error
     assert "fp32 failed: RuntimeError: no kernel for torch.float32 (test_divergence.py" in found.reference.error
     assert found.output.undefined == f"there is no reference: fp64 failed: {found.reference.error}"
     assert found.output.undefined in found.notes
     assert found.gradient.undefined == ""
-    trained = diverged(case("bf16_pure", "training"), only_half, loss=mean_square)
+    trained = diverged(make_case("bf16_pure", "training"), only_half, loss=mean_square)
     assert trained.gradient.undefined == trained.output.undefined != ""
     with pytest.raises(RuntimeError, match="no kernel"):
-        diverged(case("fp32"), only_half)
+        diverged(make_case("fp32"), only_half)
 
 
 def test_outputs_whose_shapes_depend_on_the_data_have_no_error_and_do_not_fail() -> None:
-    found = diverged(case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
+    found = diverged(make_case("bf16_pure"), lambda y: y[: 3 if y.dtype == torch.float64 else 5])
     assert found.output.rel_l2 is None
     assert found.output.undefined == "the outputs' shapes differ from the reference's: [(5, 4)] against [(3, 4)]"
     assert f"{found.output.undefined}: no error is defined" in found.notes
@@ -485,7 +485,7 @@ def test_gradients_that_only_one_side_has_leave_no_gradient_error() -> None:
     def detached(y: torch.Tensor) -> torch.Tensor:
         return y if y.dtype == torch.float64 else y.detach()
 
-    found = diverged(case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
+    found = diverged(make_case("bf16_pure", "training"), detached, loss=lambda o: o.sum().requires_grad_())
     assert (
         found.gradient.undefined == "a gradient that only one of this step and the reference has: lin.bias, lin.weight"
     )
@@ -539,24 +539,25 @@ DRAWN = ("randn_like", "in fp64", "rand", "normal_", "bernoulli", "multinomial",
 def test_all_precisions_see_the_same_random_numbers(how: str, phase: str) -> None:
     references, workload = References(), noisy(how)
     errors = [
-        diverge(workload, case(precision, phase), references) for precision in ("fp32", "fp16_autocast", "bf16_pure")
+        diverge(workload, make_case(precision, phase), references)
+        for precision in ("fp32", "fp16_autocast", "bf16_pure")
     ]
     assert errors[0].output.rel_l2 < 1e-6
     assert all(1e-5 < found.output.rel_l2 < 2e-2 for found in errors[1:])
     assert all(found.gradient.rel_l2 is None or found.gradient.rel_l2 < 2e-2 for found in errors)
     assert [found.chance_rel_l2 for found in errors] == [None] * 3
     assert [found.notes.count(EQUAL_DRAWS) for found in errors] == [1] * 3
-    assert held_by(references, workload, case("fp32", phase)).chance > 0.01
+    assert held_by(references, workload, make_case("fp32", phase)).chance > 0.01
 
 
 @pytest.mark.parametrize("how", ["own generator", "state"])
 def test_errors_of_chance_are_told_from_those_of_rounding(how: str) -> None:
     references, workload = References(), noisy(how)
     for precision in ("fp32", "bf16_pure"):
-        found = diverge(workload, case(precision), references)
-        assert found.chance_rel_l2 == held_by(references, workload, case(precision)).chance > 0.01
+        found = diverge(workload, make_case(precision), references)
+        assert found.chance_rel_l2 == held_by(references, workload, make_case(precision)).chance > 0.01
     with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
-        trusted_reference(workload, case("bf16_pure"), Cpu())
+        trusted_reference(workload, make_case("bf16_pure"), Cpu())
 
 
 class TwoOutputs(torch.nn.Module):
@@ -573,17 +574,17 @@ class TwoOutputs(torch.nn.Module):
 def test_of_several_outputs_those_that_chance_makes_have_no_error_and_the_others_have() -> None:
     workload = Workload(module=TwoOutputs(), inputs=torch.linspace(-1, 1, 64).reshape(4, 16))
     references = References()
-    steady, drawn = diverge(workload, case("bf16_pure"), references).output.tensors
+    steady, drawn = diverge(workload, make_case("bf16_pure"), references).output.tensors
     assert (steady.name, steady.undefined) == ("steady", "")
     assert 1e-9 < steady.rel_l2 < 1e-2
-    apart = held_by(references, workload, case("bf16_pure")).chances[1]
+    apart = held_by(references, workload, make_case("bf16_pure")).chances[1]
     assert (drawn.rel_l2, drawn.undefined) == (None, f"chance alone makes it {apart:.1e}")
 
 
 @pytest.mark.parametrize("path", ["eager", "traced"])
 def test_noise_below_rounding_is_taken_for_it_only_where_fp32_did_not_see_the_same(path: str) -> None:
     torch.manual_seed(0)
-    references, drawn = References(), case("bf16_pure", path=path)
+    references, drawn = References(), make_case("bf16_pure", path=path)
     workload = Workload(module=Made(lambda y: y + 1e-4 * torch.randn_like(y)), inputs=torch.randn(8, 16))
     found = diverge(workload, drawn, references)
     chance = held_by(references, workload, drawn).chance
@@ -603,8 +604,8 @@ def test_outputs_whose_shapes_change_by_chance_have_the_error_of_those_that_agre
         return y[: 3 if seen.count(torch.float64) == 2 and y.dtype is torch.float64 else 5]
 
     references, workload = References(), Workload(module=Made(shorter_the_second_time), inputs=torch.randn(8, 16))
-    found = diverge(workload, case("bf16_pure"), references)
-    assert held_by(references, workload, case("bf16_pure")).chance == 1.0
+    found = diverge(workload, make_case("bf16_pure"), references)
+    assert held_by(references, workload, make_case("bf16_pure")).chance == 1.0
     assert found.output.tensors[0].rel_l2 == found.output.rel_l2 > 1e-4
 
 
@@ -619,7 +620,7 @@ class Elsewhere:
 def test_a_step_elsewhere_than_on_the_cpu_is_repeatable_where_it_gives_the_same_bits_again(
     how: str, repeatable: bool
 ) -> None:
-    found = diverge(noisy(how), case("bf16_pure"), device=Elsewhere())
+    found = diverge(noisy(how), make_case("bf16_pure"), device=Elsewhere())
     assert found.repeatable is repeatable
 
 
@@ -634,7 +635,7 @@ def test_a_training_step_is_repeatable_where_its_gradients_and_weights_are_too(w
         return mean_square(output) * (next(steps) if what == "gradients" else 1.0)
 
     workload = Workload(module=torch.nn.Linear(16, 4), inputs=torch.randn(8, 16), loss=loss, optimizer=optimizer)
-    assert diverge(workload, case("fp32", "training"), device=Elsewhere()).repeatable is False
+    assert diverge(workload, make_case("fp32", "training"), device=Elsewhere()).repeatable is False
 
 
 def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeated() -> None:
@@ -651,7 +652,7 @@ def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeate
 
     def found(error: Exception) -> Divergence:
         workload = Workload(module=Made(fails_the_second_time(error)), inputs=torch.randn(8, 16))
-        return diverge(workload, case("bf16_pure"), device=Elsewhere())
+        return diverge(workload, make_case("bf16_pure"), device=Elsewhere())
 
     assert found(torch.OutOfMemoryError("out of memory")).repeatable is None
     with pytest.raises(RuntimeError, match="no kernel"):
@@ -660,7 +661,7 @@ def test_where_a_second_step_does_not_fit_it_is_unknown_whether_bits_are_repeate
 
 def test_a_network_that_overflows_draws_what_the_others_draw_after_its_scale_has_settled() -> None:
     workload = dataclasses.replace(noisy("dropout"), loss=lambda output: output.float().square().sum() * 1e4)
-    found = diverge(workload, case("fp16_autocast", "training"))
+    found = diverge(workload, make_case("fp16_autocast", "training"))
     assert found.scaler_scale < 2**16
     assert found.output.rel_l2 < 1e-2
 
@@ -676,8 +677,8 @@ TARGETS = torch.arange(8) % 4
     ],
 )
 def test_decisions_are_those_that_the_loss_of_a_closure_makes(loss: Callable[..., object]) -> None:
-    closure = diverged(case("bf16_pure"), lambda y: y, loss=loss)
-    named = diverged(case("bf16_pure"), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
+    closure = diverged(make_case("bf16_pure"), lambda y: y, loss=loss)
+    named = diverged(make_case("bf16_pure"), lambda y: y, loss=lambda o, t: o.sum(), targets=TARGETS)
     assert (closure.output.argmax_agreeing, closure.output.argmax_decisions) == (
         named.output.argmax_agreeing,
         named.output.argmax_decisions,
@@ -688,13 +689,13 @@ def test_decisions_are_those_that_the_loss_of_a_closure_makes(loss: Callable[...
 def test_decisions_that_no_output_makes_are_not_counted_and_the_notes_say_so() -> None:
     for precision in ("fp32", "bf16_pure"):
         found = diverged(
-            case(precision, "training"),
+            make_case(precision, "training"),
             lambda y: y,
             loss=lambda o: torch.nn.functional.cross_entropy(torch.cat([o, -o], 1), TARGETS),
         )
         assert found.output.argmax_decisions is None
         assert found.notes.count(NOT_DECIDED) == 1
-    other = diverged(case("fp32", "training"), lambda y: y, loss=mean_square)
+    other = diverged(make_case("fp32", "training"), lambda y: y, loss=mean_square)
     assert other.output.argmax_decisions is None
     assert not any("decisions" in note for note in other.notes)
 
@@ -714,10 +715,10 @@ class Tilted(torch.nn.Module):
 def test_decisions_of_further_batches_are_held_against_fp64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "LEAST_SECONDS", 60.0)
     workload = Workload(module=Tilted(), inputs=torch.eye(2).repeat(4, 1), classes_dim=1)
-    found = measure_divergence(workload, case("fp32"), Cpu(), References(), batches)
+    found = measure_divergence(workload, make_case("fp32"), Cpu(), References(), batches)
     assert (found.output.argmax_agreeing, found.output.argmax_decisions) == (8, 8)
     assert found.output.further.agreeing == 0 < found.output.further.decisions
-    alone = diverge(workload, case("fp32"))
+    alone = diverge(workload, make_case("fp32"))
     assert alone.output.further.decisions == 0
 
 
@@ -725,5 +726,5 @@ def test_decisions_of_further_batches_are_held_against_fp64(monkeypatch: pytest.
 def test_no_further_batch_follows_one_that_decides_or_a_step_that_is_not_eager(size: int, path: str) -> None:
     inputs = torch.eye(2).repeat(size // 2, 1)
     workload = Workload(module=Tilted(), inputs=inputs, classes_dim=1)
-    found = measure_divergence(workload, case("fp32", path=path), Cpu(), References(), batches)
+    found = measure_divergence(workload, make_case("fp32", path=path), Cpu(), References(), batches)
     assert (found.output.argmax_agreeing, found.output.argmax_decisions, found.output.further) == (size, size, None)

@@ -21,7 +21,7 @@ from ampbench.worker.divergence import References
 from ampbench.worker.machine import Cpu
 from ampbench.worker.step import build_step
 from ampbench.workload import Workload
-from tests.worker.conftest import case, diverge
+from tests.worker.conftest import diverge, make_case
 
 FORMATS = ["float8", "float8_row", "mxfp8", "nvfp4"]
 
@@ -128,7 +128,7 @@ def images() -> Workload:
 def test_kept_modules_are_not_rounded(
     keep: str, emulated: set[str], dtypes: set[torch.dtype], images: Workload
 ) -> None:
-    step = build_step(images, case(f"params=bf16,compute=mxfp8{keep}", "training"), Cpu())
+    step = build_step(images, make_case(f"params=bf16,compute=mxfp8{keep}", "training"), Cpu())
     rounded = {
         path
         for path, module in step.module.named_modules()
@@ -142,7 +142,7 @@ def test_kept_modules_are_not_rounded(
 
 def test_a_pattern_without_a_module_is_refused_and_so_is_a_network_without_a_product(images: Workload) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown submodule 'haed': did you mean head"):
-        build_step(images, case("params=bf16,compute=mxfp8,keep=haed:fp32"), Cpu())
+        build_step(images, make_case("params=bf16,compute=mxfp8,keep=haed:fp32"), Cpu())
     with pytest.raises(UsageError, match="mxfp8 changes nothing: this network has no linear layer"):
         emulate(nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4)), PRECISIONS["mxfp8"])
     assert kept_by(PRECISIONS["params=bf16,keep=head.?:fp32"], images.module) == ["head.0", "head.1", "head.2"]
@@ -150,7 +150,7 @@ def test_a_pattern_without_a_module_is_refused_and_so_is_a_network_without_a_pro
 
 def test_keeping_every_layer_in_bf16_is_bf16_autocast(images: Workload) -> None:
     kept = "params=fp32,compute=nvfp4,keep=stem:bf16,keep=head:bf16"
-    found = [diverge(images, case(name)) for name in ("bf16_autocast", kept)]
+    found = [diverge(images, make_case(name)) for name in ("bf16_autocast", kept)]
     assert found[0].output.rel_l2 == found[1].output.rel_l2
 
 
@@ -158,7 +158,7 @@ def test_keeping_every_layer_in_bf16_is_bf16_autocast(images: Workload) -> None:
 def test_errors_grow_as_formats_shrink_and_fp64_is_never_rounded(phase: str, images: Workload) -> None:
     names = ["bf16_autocast", "float8_row", "nvfp4"]
     references = References()
-    found = {name: diverge(images, case(name, phase), references) for name in names}
+    found = {name: diverge(images, make_case(name, phase), references) for name in names}
     errors = [found[name].output.rel_l2 for name in names]
     assert errors == sorted(errors)
     assert errors[0] * 3 < errors[1] < errors[2] < 0.5
@@ -172,7 +172,7 @@ def test_an_encoder_in_inference_runs_its_emulated_layers() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, dim_feedforward=64, batch_first=True)
     workload = Workload(module=layer, inputs=torch.randn(2, 8, 32))
-    errors = [diverge(workload, case(name)).output.rel_l2 for name in ("bf16_pure", "params=bf16,compute=nvfp4")]
+    errors = [diverge(workload, make_case(name)).output.rel_l2 for name in ("bf16_pure", "params=bf16,compute=nvfp4")]
     assert errors[1] > 3 * errors[0]
 
 
@@ -198,7 +198,7 @@ def test_updates_in_bf16_lose_little_on_average(name: str) -> None:
         loss=lambda output: output.square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
     )
-    found: dict[str, Any] = {row: diverge(workload, case(row, "training")).update for row in ("bf16_pure", name)}
+    found: dict[str, Any] = {row: diverge(workload, make_case(row, "training")).update for row in ("bf16_pure", name)}
     assert found["bf16_pure"].kept < 0.9
     assert abs(1 - found[name].kept) < 0.05
     assert (found[name].kept_error is not None) == (name == "bf16_stochastic")

@@ -49,7 +49,7 @@ from ampbench.worker.worker import Worker
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS, source
 from tests.scripted_channel import make_request, user_source
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 
 
 class FakeAccelerator:
@@ -152,7 +152,7 @@ def test_steps_on_an_accelerator_are_timed_by_events(fake: FakeAccelerator) -> N
 
 
 def test_memory_on_an_accelerator_is_the_peak_above_what_was_there(fake: FakeAccelerator, on_fake: Workload) -> None:
-    found = measure_memory(on_fake, case(device=fake.type), Accelerator(fake.type))
+    found = measure_memory(on_fake, make_case(device=fake.type), Accelerator(fake.type))
     assert (found.source, found.peak_bytes) == ("allocator", 4000)
     assert found.reserved_bytes == 7000
 
@@ -316,10 +316,10 @@ def test_the_divergence_pass_records_it_where_weights_are_fp32(
     product = machine._matmul
     monkeypatch.setattr(machine, "_matmul", lambda factors: product(ROUNDED["bf16"](factors)))
     for name, row in PRECISIONS.items():
-        recorded = fp32_products(case(name), Cpu())
+        recorded = fp32_products(make_case(name), Cpu())
         assert (recorded is not None) == (row.storage == "float32")
         assert recorded is None or recorded["matmul"] == "bf16"  # where a precision asks for it, convolutions may, too
-    assert measure_divergence(classifier, case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}
+    assert measure_divergence(classifier, make_case("fp32"), Cpu(), References()).fp32_products == {"matmul": "bf16"}
 
 
 @pytest.mark.parametrize("library", ["no library", None])
@@ -581,7 +581,7 @@ def test_a_step_tells_how_often_which_kernel_ran(name: str, phase: str) -> None:
     workload = build_workload(source(WORKLOADS[name]), dict(WORKLOADS[name].preset("tiny")), 0)
     for precision in ("fp32", "bf16_autocast", "fp16_pure"):
         with precision_flags(PRECISIONS[precision]):
-            found = measure_memory(workload, case(precision, phase, workload=name), Cpu())
+            found = measure_memory(workload, make_case(precision, phase, workload=name), Cpu())
             with Choices() as said, torch.autocast("cpu", enabled=precision == "bf16_autocast"):
                 workload.module(workload.inputs)
         assert found.attention == {"flash": WORKLOADS[name].preset("tiny")["depth"]} == {said.found[0]: len(said.found)}
@@ -609,7 +609,7 @@ def test_one_backend_is_held_everywhere_but_in_fp64(given: torch.Tensor) -> None
         return kernels(lambda: F.scaled_dot_product_attention(tensor, tensor, tensor))
 
     before = torch.compiler.config.force_disable_caches
-    with sdpa_fixed(case(sdpa="math")):
+    with sdpa_fixed(make_case(sdpa="math")):
         assert torch.compiler.config.force_disable_caches, "what was compiled before may hold another kernel"
         with precision_flags(PRECISIONS["fp32"]):
             assert ran() == {"math": 1}
@@ -618,7 +618,7 @@ def test_one_backend_is_held_everywhere_but_in_fp64(given: torch.Tensor) -> None
         assert ran() == {"math": 1}
     assert ran() == {"flash": 1}
     assert torch.compiler.config.force_disable_caches == before
-    with sdpa_fixed(case()):
+    with sdpa_fixed(make_case()):
         assert ran() == {"flash": 1}
 
 
@@ -628,11 +628,11 @@ def test_one_backend_is_held_everywhere_but_in_fp64(given: torch.Tensor) -> None
 )
 def test_torchs_reason_is_told_where_it_refuses(kernel: str, dropout: float, why: str, given: torch.Tensor) -> None:
     refused, warned = pytest.raises(NoKernelError, match=why), pytest.warns() if dropout else contextlib.nullcontext()
-    with warned, refused as told, sdpa_fixed(case(sdpa=kernel)):
+    with warned, refused as told, sdpa_fixed(make_case(sdpa=kernel)):
         F.scaled_dot_product_attention(given, given, given, dropout_p=dropout)
     assert str(told.value).startswith(f"cpu has no {kernel} attention for this: ")
     assert "\n" not in str(told.value)
-    with pytest.raises(RuntimeError, match="mine"), sdpa_fixed(case(sdpa=kernel)):
+    with pytest.raises(RuntimeError, match="mine"), sdpa_fixed(make_case(sdpa=kernel)):
         raise RuntimeError("mine")
 
 
@@ -649,7 +649,7 @@ def test_torchs_reason_is_told_where_it_refuses(kernel: str, dropout: float, why
 def test_a_kernel_that_does_not_run_is_a_skip_with_the_reason(
     function: str, kernel: str, why: str, tmp_path: Any
 ) -> None:
-    planned = case(workload=function, batch_size=None, sdpa=kernel)
+    planned = make_case(workload=function, batch_size=None, sdpa=kernel)
     where = user_source(tmp_path, NETWORK, function, "attending.py")
     reply = Worker().serve(make_request("memory", source=where, case=planned))
     assert reply.failure is None
@@ -659,7 +659,7 @@ def test_a_kernel_that_does_not_run_is_a_skip_with_the_reason(
 
 
 def test_compiled_code_may_hold_attention_in_parts() -> None:
-    planned = case(path="compiled", sdpa="math")
+    planned = make_case(path="compiled", sdpa="math")
     assert unheeded(planned, None) == ""
     assert unheeded(planned, {"math": 1, "native": 2}) == ""
     assert "flash" in unheeded(planned, {"flash": 1})

@@ -10,7 +10,7 @@ import pytest
 from ampbench.drive.servers import ServerChannel
 from ampbench.records.measured import MemoryPass
 from tests.scripted_channel import got, make_request, user_source
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 
 NETWORKS = """
 import torch
@@ -81,7 +81,7 @@ Measure = Callable[..., MemoryPass]
 def measure(channel: ServerChannel, tmp_path: Path) -> Measure:
     def measure(function: str, precision: str = "fp32", phase: str = "inference", recipe: str = "") -> MemoryPass:
         source = user_source(tmp_path, NETWORKS, function)
-        planned = case(precision, phase, workload=function, batch_size=None, recipe=recipe)
+        planned = make_case(precision, phase, workload=function, batch_size=None, recipe=recipe)
         reply = channel.serve(make_request("memory", source=source, case=planned, threads=1))
         return got("memory", reply)
 

@@ -27,7 +27,7 @@ from ampbench.worker.network import (
 from ampbench.worker.step import TrainingStep, build_training
 from ampbench.workload import Workload
 from tests.trace.test_low_formats import of_torchao
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 from tests.worker.test_updates import exact_gradients, update_of
 
 stochastic, kahan = partial(low_updates, "stochastic"), partial(low_updates, "kahan")
@@ -224,7 +224,7 @@ def built(workload: Workload, case: Case, **given: Any) -> TrainingStep:
 def test_steps_of_a_recipe_are_those_of_a_loop_by_hand() -> None:
     workload = linear()
     recipe = "adamw-lm,lr=0.01,clip=0.5"
-    step = built(workload, case("fp32", "training", recipe=recipe), precision=FP64)
+    step = built(workload, make_case("fp32", "training", recipe=recipe), precision=FP64)
     weight = workload.module.weight.detach().double().numpy()
     first, second = np.zeros_like(weight), np.zeros_like(weight)
     for number in range(1, 5):
@@ -242,9 +242,9 @@ def test_steps_of_a_recipe_are_those_of_a_loop_by_hand() -> None:
 def test_gradients_are_clipped_after_the_scale_is_divided_out(implementation: str) -> None:
     workload = linear(1)
     recipe = f"optimizer=sgd:{implementation},lr=0.5,clip=0.01"
-    step = built(workload, case("fp16_autocast", "training", recipe=recipe))
+    step = built(workload, make_case("fp16_autocast", "training", recipe=recipe))
     step.settle_scaler()
-    plain = built(workload, case("fp16_autocast", "training"))
+    plain = built(workload, make_case("fp16_autocast", "training"))
     plain.settle_scaler()
     came = plain.unscaled_gradients()[1]["weight"].double().numpy()
     step.run()
@@ -315,7 +315,7 @@ def number(parameters):
 def test_a_class_by_its_place_trains_with_what_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "quick.py").write_text(OWN)
     recipe = parse_optimizer(f"{tmp_path}/quick.py:Quick:lr=0.5,betas=0.25/0.75,rho=0.5,clip=1").spelling
-    step = built(linear(), case("fp32", "training", recipe=recipe))
+    step = built(linear(), make_case("fp32", "training", recipe=recipe))
     assert type(step.optimizer).__name__ == "Quick"
     assert step.optimizer.betas == (0.25, 0.75)
     assert (step.optimizer.param_groups[0]["lr"], step.optimizer.param_groups[0]["momentum"]) == (0.25, 0.25)
@@ -343,7 +343,7 @@ def test_a_class_that_cannot_train_is_refused_in_one_line(typed: str, said: str,
 
 
 def test_what_a_recipe_trains_by_is_recorded(classifier: Workload) -> None:
-    found = measure_divergence(classifier, case("bf16_pure", "training", recipe="finetune"), Cpu(), References())
+    found = measure_divergence(classifier, make_case("bf16_pure", "training", recipe="finetune"), Cpu(), References())
     assert found.recipe is not None
     group = found.recipe.groups[0]
     assert (found.recipe.optimizer, group.lr, group.weight_decay) == ("torch.optim.AdamW", 1e-5, 0.01)
@@ -356,7 +356,7 @@ def test_a_state_that_is_given_has_the_settings_of_the_recipe() -> None:
     optimizer.step()
     make = lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5)  # noqa: E731
     workload = exact_gradients(make, optimizer.state_dict())
-    own = update_of(workload, case("fp32", "training"))
-    changed = update_of(workload, case("fp32", "training", recipe="lr=0.25"))
-    another = update_of(workload, case("fp32", "training", recipe="optimizer=sgd,lr=0.125"))
+    own = update_of(workload, make_case("fp32", "training"))
+    changed = update_of(workload, make_case("fp32", "training", recipe="lr=0.25"))
+    another = update_of(workload, make_case("fp32", "training", recipe="optimizer=sgd,lr=0.125"))
     assert (own.steps, changed.steps, another.steps) == (0, 0, 2)

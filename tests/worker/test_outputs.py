@@ -22,7 +22,7 @@ from ampbench.worker.outputs import Compared, batch_length, needed, sample_error
 from ampbench.worker.sources import further_inputs
 from ampbench.workload import Workload
 from ampbench.workloads import index
-from tests.worker.conftest import case, diverge
+from tests.worker.conftest import diverge, make_case
 
 RANDOM = np.random.default_rng(0)
 
@@ -62,7 +62,7 @@ def two_heads() -> Workload:
 
 
 def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload) -> None:
-    found = diverge(two_heads, case("bf16_autocast"))
+    found = diverge(two_heads, make_case("bf16_autocast"))
     boxes, scores = found.output.tensors or []
     assert (boxes.name, scores.name) == ("boxes", "scores")
     assert found.output.rel_l2 < 2e-2  # what all of them poured together say
@@ -90,7 +90,7 @@ def test_no_offset_and_no_scale_changes_an_error_over_its_spread(
 
 def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload) -> None:
     workload = Workload(module=two_heads.module, inputs=two_heads.inputs, classes_dim={"scores": -1})
-    found = diverge(workload, case("bf16_autocast"))
+    found = diverge(workload, make_case("bf16_autocast"))
     scores = (found.output.tensors or [])[1]
     assert scores.centred
     assert scores.rel_l2 > 0.5  # of what tells the classes apart half and more is lost
@@ -100,11 +100,11 @@ def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads
 
 def test_outputs_are_chosen_by_name_and_by_function(two_heads: Workload) -> None:
     module, inputs = two_heads.module, two_heads.inputs
-    named = diverge(Workload(module=module, inputs=inputs, outputs="boxes"), case("bf16_autocast"))
+    named = diverge(Workload(module=module, inputs=inputs, outputs="boxes"), make_case("bf16_autocast"))
     assert [one.name for one in named.output.tensors or []] == ["boxes"]
     assert named.reference.output_shapes == [[32, 4]]
     taken = Workload(module=module, inputs=inputs, outputs=lambda output: output["scores"] - 40)
-    (only,) = diverge(taken, case("bf16_autocast")).output.tensors or []
+    (only,) = diverge(taken, make_case("bf16_autocast")).output.tensors or []
     assert only.name == ""
     assert only.rel_l2 > 0.3
 
@@ -123,7 +123,7 @@ def test_an_output_that_is_not_there_is_one_clear_line(
 ) -> None:
     workload = Workload(module=two_heads.module, inputs=two_heads.inputs, **settings)
     with pytest.raises(WorkloadError, match=said):
-        diverge(workload, case("bf16_autocast"))
+        diverge(workload, make_case("bf16_autocast"))
 
 
 def test_samples_have_the_errors_that_numpy_finds() -> None:
@@ -217,7 +217,7 @@ def test_the_batch_is_as_long_as_its_size_or_the_first_input(
     batch_size: int | None, shape: tuple[int, ...], length: int
 ) -> None:
     workload = Workload(module=torch.nn.Identity(), inputs={"scale": torch.tensor(1.0), "x": torch.ones(shape)})
-    assert batch_length(workload, case(batch_size=batch_size)) == length
+    assert batch_length(workload, make_case(batch_size=batch_size)) == length
 
 
 def test_gaps_are_of_the_log_probabilities_of_targets_that_are_classes() -> None:
@@ -299,10 +299,10 @@ def test_further_decisions_are_those_of_plain_torch(phase: str) -> None:
     workload = Workload(
         module=module, inputs=batches, targets=targets, loss=torch.nn.functional.cross_entropy, classes_dim=1
     )
-    found = diverge(workload, case("bf16_autocast", phase, batch_size=64))
+    found = diverge(workload, make_case("bf16_autocast", phase, batch_size=64))
     assert found.output.further is None  # the first batch refutes it
     module[2].weight.data.mul_(20)
-    found = diverge(workload, case("bf16_autocast", phase, batch_size=64))
+    found = diverge(workload, make_case("bf16_autocast", phase, batch_size=64))
     assert found.output.further is not None
     assert found.output.decided is not None
     seen = 1 + found.output.further.decisions // 64
@@ -336,17 +336,17 @@ def test_after_its_time_no_further_batch_begins(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(outputs, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(outputs, "SHARE", 0.0)
     workload = Workload(module=network(), inputs=list(torch.randn(400, 16).split(8)), classes_dim=1)
-    found = diverge(workload, case("fp32"))
+    found = diverge(workload, make_case("fp32"))
     assert found.output.further.decisions == 0  # they do not even begin
     monkeypatch.setattr(outputs, "FORWARD_SHARE", 0.0)
-    found = diverge(workload, case("fp32"))
+    found = diverge(workload, make_case("fp32"))
     assert found.output.further.decisions == 8
 
 
 @pytest.mark.usefixtures("time_enough")
 def test_a_further_batch_that_fails_fails_no_case() -> None:
     batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(8, 17)]
-    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
+    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), make_case("bf16_autocast"))
     (why,) = [note for note in found.notes if note.startswith("further batches failed: ")]
     assert "RuntimeError: " in why
     assert found.output.rel_l2 is not None
@@ -355,5 +355,5 @@ def test_a_further_batch_that_fails_fails_no_case() -> None:
 @pytest.mark.usefixtures("time_enough")
 def test_a_further_batch_of_another_shape_ends_them() -> None:
     batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(4, 16)]
-    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), case("bf16_autocast"))
+    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), make_case("bf16_autocast"))
     assert found.output.further.decisions == 8

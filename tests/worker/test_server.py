@@ -17,7 +17,7 @@ from ampbench.records.wire import Nothing, Reply
 from ampbench.worker.server import set_variables
 from tests.odd_networks import ODD
 from tests.scripted_channel import got, make_request, user_source
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ask(channel: ServerChannel, tmp_path: Path) -> Callable[..., Reply]:
         told: Path = tmp_path / "none",
         **changes: object,
     ) -> Reply:
-        planned = case(workload="odd.py:net", parameters={"kind": kind, "told": str(told)}, batch_size=None)
+        planned = make_case(workload="odd.py:net", parameters={"kind": kind, "told": str(told)}, batch_size=None)
         values = {"timeout_seconds": 60.0, "min_run_seconds": 0.01, "threads": 1, **changes}
         if what == "describe":
             return channel.serve(make_request(what, source=source, parameters={"kind": kind}, **values))
@@ -270,7 +270,7 @@ def test_a_workers_step_sees_a_users_process_but_for_what_is_listed(
     own, workers = tmp_path / "own.json", tmp_path / "workers.json"
     source = user_source(tmp_path, SEEN, "net", "telling.py")
     subprocess.run([sys.executable, source.module, own], env=dict(os.environ), check=True)
-    planned = case(workload="telling.py:net", parameters={"told": str(workers)}, batch_size=None, phase="training")
+    planned = make_case(workload="telling.py:net", parameters={"told": str(workers)}, batch_size=None, phase="training")
     channel = ServerChannel()
     try:
         reply = channel.serve(make_request("round", source=source, case=planned, threads=1, min_run_seconds=0.01))

@@ -36,7 +36,7 @@ from ampbench.worker.step import TrainingStep, build_step
 from ampbench.worker.worker import Timed, Worker, measure_round
 from ampbench.workload import Workload
 from tests.scripted_channel import got, make_request, user_source
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 from tests.worker.test_worker import ask
 
 GOOD = """
@@ -358,7 +358,7 @@ def workload(loss: object, **fields: object) -> Workload:
 def test_what_a_loss_holds_is_cast_as_targets_are(name: str, storage: str) -> None:
     precision = "fp32" if storage == "fp64" else storage
     step = build_step(
-        workload(LOSSES[name]), case(precision, "training"), Cpu(), precision=FP64 if storage == "fp64" else None
+        workload(LOSSES[name]), make_case(precision, "training"), Cpu(), precision=FP64 if storage == "fp64" else None
     )
     step.run()
     wanted = {"fp64": torch.float64, "bf16_pure": torch.bfloat16, "fp32": torch.float32}[storage]
@@ -443,7 +443,7 @@ def test_the_inputs_of_other_seeds_come_last_on_the_same_weights() -> None:
 
 def test_what_a_search_found_is_confirmed_on_held_out_data_where_no_seed_changes_the_inputs(tmp_path: Path) -> None:
     source = user_source(tmp_path, HELD_OUT, "make", "held_out.py")
-    planned = case("bf16_autocast", workload="make", family="user", parameters={}, batch_size=None)
+    planned = make_case("bf16_autocast", workload="make", family="user", parameters={}, batch_size=None)
     worker = Worker()
     *known, third = (worker.serve(ask("trial", planned, source, batch=number)) for number in (0, 1, 2, 3))
     assert len({got("trial", reply).output_rel_l2 for reply in known}) == 3
@@ -517,7 +517,7 @@ def test_a_network_in_half_is_measured_as_its_values_in_fp32_are(
             tensor.data = tensor.data.to(half)
             state[name].copy_(tensor.data)
     low = replace(classifier, module=loaded)
-    one = case(precision, "training")
+    one = make_case(precision, "training")
     found, exact = measured(low, one), measured(classifier, one)
     assert found.update is not None
     assert found == exact
@@ -539,7 +539,7 @@ def test_weights_that_are_not_there_are_refused_in_a_line(function: str, why: st
 
 @pytest.mark.parametrize("kind", ["round", "memory", "divergence", "casts"])
 def test_a_network_that_refuses_inference_mode_runs_without_gradients(kind: str, tmp_path: Path) -> None:
-    planned = case("bf16_autocast", workload="forces", batch_size=None)
+    planned = make_case("bf16_autocast", workload="forces", batch_size=None)
     request = make_request(kind, source=user_source(tmp_path, ODD, "forces"), case=planned, min_run_seconds=0.01)
     found = got(kind, Worker().serve(request))
     assert kind != "round" or found.no_grad
@@ -555,7 +555,7 @@ def quantized(classifier: Workload) -> Workload:
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_a_weight_of_a_class_of_its_own_is_measured_without_a_reference(phase: str, classifier: Workload) -> None:
-    workload, one = quantized(classifier), case("bf16_pure", phase)
+    workload, one = quantized(classifier), make_case("bf16_pure", phase)
     assert loaded_dtypes(workload.module) == ("Int8",)
     memory = measure_memory(workload, one, Cpu())
     plain = sum(one.numel() for name, one in workload.module.named_parameters() if name != "0.weight")
@@ -578,7 +578,7 @@ def test_a_weight_of_a_class_of_its_own_is_measured_without_a_reference(phase: s
 
 
 def test_what_an_optimizer_lacks_is_recorded(classifier: Workload) -> None:
-    one, make = case("bf16_master", "training"), classifier.optimizer
+    one, make = make_case("bf16_master", "training"), classifier.optimizer
     assert make is not None
     whole, half = (
         measured(replace(classifier, optimizer=chosen), one).recipe

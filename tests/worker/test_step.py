@@ -25,7 +25,7 @@ from ampbench.worker.step import build_step, build_training, seed_all
 from ampbench.workload import Workload
 from tests.scripted_channel import user_source
 from tests.watching.loops import take_step
-from tests.worker.conftest import case, diverge
+from tests.worker.conftest import diverge, make_case
 
 
 class Dtypes(torch.nn.Module):
@@ -47,7 +47,7 @@ class Dtypes(torch.nn.Module):
 def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str) -> None:
     row = PRECISIONS[name]
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
-    step = build_step(workload, case(name), Cpu())
+    step = build_step(workload, make_case(name), Cpu())
     step.run()
     storage = getattr(torch, row.storage)
     result = getattr(torch, row.autocast or row.storage)
@@ -59,7 +59,7 @@ def test_inputs_weights_and_outputs_have_the_dtypes_of_the_precision(name: str) 
 @pytest.mark.parametrize("name", ["fp16_autocast", "bf16_autocast", "fp16_pure", "bf16_pure"])
 def test_kept_modules_stay_fp32_and_give_pure_networks_half(name: str, kept: str) -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
-    step = build_step(workload, case(name), Cpu(), kept=[kept])
+    step = build_step(workload, make_case(name), Cpu(), kept=[kept])
     output = step.run()
     storage = getattr(torch, PRECISIONS[name].storage)
     inside = storage if kept else torch.float32
@@ -72,7 +72,7 @@ def test_kept_modules_stay_fp32_and_give_pure_networks_half(name: str, kept: str
 def test_a_name_to_keep_that_no_module_has_is_refused() -> None:
     workload = Workload(module=Dtypes(), inputs=(torch.randn(2, 4), torch.arange(2)))
     with pytest.raises(UnknownNameError, match="did you mean linear"):
-        build_step(workload, case("bf16_pure"), Cpu(), kept=["linea*"])
+        build_step(workload, make_case("bf16_pure"), Cpu(), kept=["linea*"])
 
 
 def test_autocast_is_off_again_when_forward_raises() -> None:
@@ -80,7 +80,7 @@ def test_autocast_is_off_again_when_forward_raises() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("within")
 
-    step = build_step(Workload(module=Raises(), inputs=torch.ones(1)), case("bf16_autocast"), Cpu())
+    step = build_step(Workload(module=Raises(), inputs=torch.ones(1)), make_case("bf16_autocast"), Cpu())
     with pytest.raises(RuntimeError, match="within"):
         step.run()
     assert not torch.is_autocast_enabled("cpu")
@@ -88,7 +88,7 @@ def test_autocast_is_off_again_when_forward_raises() -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in PRECISIONS.items() if row.updates != "stochastic"])
 def test_restoring_makes_the_next_training_step_the_same_again(name: str, classifier: Workload) -> None:
-    step = build_step(classifier, case(name, "training"), Cpu())
+    step = build_step(classifier, make_case(name, "training"), Cpu())
     step.start(None)
 
     def three_steps() -> list[torch.Tensor]:
@@ -109,7 +109,7 @@ def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(c
     large = dataclasses.replace(
         classifier, loss=lambda out, target: 1e3 * torch.nn.functional.cross_entropy(out, target)
     )
-    step = build_step(large, case("fp16_autocast", "training"), Cpu())
+    step = build_step(large, make_case("fp16_autocast", "training"), Cpu())
     before = {name: tensor.clone() for name, tensor in step.module.state_dict().items()}
     refused = step.settle_scaler()
     assert refused > 0
@@ -122,7 +122,7 @@ def test_the_scale_settles_where_gradients_are_finite_and_leaves_weights_alone(c
 
 def test_batches_take_turns() -> None:
     batches = [torch.full((2, 3), float(n)) for n in range(3)]
-    step = build_step(Workload(module=torch.nn.Identity(), inputs=batches), case(), Cpu())
+    step = build_step(Workload(module=torch.nn.Identity(), inputs=batches), make_case(), Cpu())
     seen = []
     for _ in range(4):
         output = step.run()
@@ -138,7 +138,7 @@ def test_what_is_cached_has_the_dtype_that_the_precision_computes_in(name: str, 
     workload = Workload(module=torch.nn.Linear(4, 4), inputs=inputs, cached=["past"] if named else (1,))
     row = PRECISIONS[name]
     for precision, computed, stored in ((None, row.autocast or row.storage, row.storage), (FP64, "float64", "float64")):
-        (given,) = build_step(workload, case(name), Cpu(), precision=precision).data.batches
+        (given,) = build_step(workload, make_case(name), Cpu(), precision=precision).data.batches
         own, past = given.values() if named else given
         assert (own.dtype, past[0].dtype) == (getattr(torch, stored), getattr(torch, computed))
         assert past[1]["seen"].dtype == torch.int64
@@ -146,7 +146,7 @@ def test_what_is_cached_has_the_dtype_that_the_precision_computes_in(name: str, 
 
 def test_channels_last_reaches_weights_and_images() -> None:
     workload = Workload(module=torch.nn.Conv2d(3, 8, 3), inputs=torch.randn(2, 3, 8, 8))
-    step = build_step(workload, case(memory_format="channels_last"), Cpu())
+    step = build_step(workload, make_case(memory_format="channels_last"), Cpu())
     step.run()
     assert step.module.weight.is_contiguous(memory_format=torch.channels_last)
     assert step.data.batches[0].is_contiguous(memory_format=torch.channels_last)
@@ -154,7 +154,7 @@ def test_channels_last_reaches_weights_and_images() -> None:
 
 @pytest.mark.parametrize("name", ["fp32", "bf16_autocast", "bf16_pure"])
 def test_a_traced_network_gives_what_the_eager_one_gives(name: str, classifier: Workload) -> None:
-    eager, traced = (build_step(classifier, case(name, path=path), Cpu()) for path in ("eager", "traced"))
+    eager, traced = (build_step(classifier, make_case(name, path=path), Cpu()) for path in ("eager", "traced"))
     seconds = traced.prepare_path("traced")
     assert seconds > 0
     assert torch.is_autocast_cache_enabled()
@@ -174,7 +174,7 @@ def test_modes_of_torch_compile_reach_it(classifier: Workload, monkeypatch: pyte
 
     monkeypatch.setattr(torch, "compile", compiling)
     for mode in COMPILE_MODES:
-        step = build_step(classifier, case(path=compiled_path(mode)), Cpu())
+        step = build_step(classifier, make_case(path=compiled_path(mode)), Cpu())
         step.prepare_path(compiled_path(mode))
         step.run()
     assert seen[::2] == [{}, *({"mode": mode} for mode in COMPILE_MODES[1:])]
@@ -185,7 +185,9 @@ def test_modes_of_torch_compile_reach_it(classifier: Workload, monkeypatch: pyte
 def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_no_trace(
     name: str, classifier: Workload
 ) -> None:
-    eager, compiled = (build_step(classifier, case(name, "training", path), Cpu()) for path in ("eager", "compiled"))
+    eager, compiled = (
+        build_step(classifier, make_case(name, "training", path), Cpu()) for path in ("eager", "compiled")
+    )
     before = {key: value.clone() for key, value in compiled.module.state_dict().items()}
     assert compiled.prepare_path("compiled") > 0
     assert all(torch.equal(value, before[key]) for key, value in compiled.module.state_dict().items())
@@ -205,7 +207,7 @@ def test_compiled_training_gives_what_eager_training_gives_and_compiling_leaves_
 
 def test_a_trial_that_raises_leaves_no_trace(classifier: Workload) -> None:
     broken = dataclasses.replace(classifier, loss=lambda *_: 1 / 0)
-    step = build_step(broken, case("fp16_autocast", "training"), Cpu())
+    step = build_step(broken, make_case("fp16_autocast", "training"), Cpu())
     before = {key: value.clone() for key, value in step.module.state_dict().items()}
     with pytest.raises(ZeroDivisionError):
         step.settle_scaler()
@@ -224,7 +226,7 @@ class ByItsInput(torch.nn.Linear):
 def test_a_network_may_differentiate_by_an_input_that_requires_grad(phase: str) -> None:
     inputs = torch.randn(2, 4, requires_grad=True)
     workload = Workload(module=ByItsInput(4, 3), inputs=inputs, loss=lambda output: output.square().mean())
-    step = build_step(workload, case("bf16_autocast", phase), Cpu())
+    step = build_step(workload, make_case("bf16_autocast", phase), Cpu())
     with step.mode():
         step.run()
         once = None if step.data.batches[0].grad is None else step.data.batches[0].grad.clone()
@@ -258,7 +260,7 @@ def in_place() -> Workload:
 
 
 def test_what_a_step_changes_in_place_is_named_and_put_back() -> None:
-    step = build_step(in_place(), case(), Cpu())
+    step = build_step(in_place(), make_case(), Cpu())
     with step.mode():
         first = step.run().clone()
         assert step.changed() == ["input[0]", "weight linear.weight"]
@@ -286,7 +288,7 @@ class Table(torch.nn.Module):
 def test_a_buffer_that_inference_makes_anew_is_kept_in_a_new_size_and_else_put_back(
     size: int, changed: list[str]
 ) -> None:
-    step = build_step(Workload(module=Table(size, always=bool(changed)), inputs=torch.ones(3)), case(), Cpu())
+    step = build_step(Workload(module=Table(size, always=bool(changed)), inputs=torch.ones(3)), make_case(), Cpu())
     for _ in range(3):
         with step.mode():
             assert step.run().tolist() == [1.0, 2.0, 3.0]
@@ -298,7 +300,7 @@ def test_a_buffer_that_inference_makes_anew_is_kept_in_a_new_size_and_else_put_b
 def test_a_network_that_changes_nothing_is_told_so_even_of_nan(phase: str) -> None:
     inputs = torch.tensor([[1.0, float("nan")]])
     step = build_step(
-        Workload(module=torch.nn.Linear(2, 2), inputs=inputs, loss=torch.sum), case("bf16_pure", phase), Cpu()
+        Workload(module=torch.nn.Linear(2, 2), inputs=inputs, loss=torch.sum), make_case("bf16_pure", phase), Cpu()
     )
     step.run()
     assert step.changed() == []
@@ -332,7 +334,7 @@ def test_dtypes_that_are_not_fp32_stay_but_in_half_and_the_reference(
 ) -> None:
     inputs = {"x": torch.ones(2), "phase": torch.ones(2, dtype=torch.complex64)}
     step = build_step(
-        Workload(module=Kept(), inputs=inputs), case(precision), Cpu(), precision=FP64 if reference else None
+        Workload(module=Kept(), inputs=inputs), make_case(precision), Cpu(), precision=FP64 if reference else None
     )
     module = step.module
     tensors = (module.wide, module.frozen, module.rotated, module.weight)
@@ -343,7 +345,7 @@ def test_dtypes_that_are_not_fp32_stay_but_in_half_and_the_reference(
 
 def test_optimizer_state_that_is_no_tensor_is_restored_too(classifier: Workload) -> None:
     workload = dataclasses.replace(classifier, optimizer=torch.optim.LBFGS)
-    step = build_step(workload, case("fp32", "training"), Cpu())
+    step = build_step(workload, make_case("fp32", "training"), Cpu())
     step.optimizer.state["counter"] = {"steps": 1, "history": [torch.ones(2)]}
     step.save()
     step.optimizer.state["counter"]["steps"] = 9
@@ -365,7 +367,7 @@ def test_optimizer_state_that_is_no_tensor_is_restored_too(classifier: Workload)
 )
 def test_a_loss_that_is_none_is_told_by_what_it_returned(loss, returned, precision) -> None:
     workload = Workload(module=torch.nn.Linear(4, 3), inputs=torch.ones(2, 4), loss=loss)
-    step = build_step(workload, case(precision, "training"), Cpu())
+    step = build_step(workload, make_case(precision, "training"), Cpu())
     with pytest.raises(WorkloadError) as caught:
         step.run()
     assert str(caught.value) == (
@@ -421,7 +423,9 @@ def test_an_update_below_half_an_ulp_of_the_network_arrives_in_the_masters(name:
         loss=lambda output: output.sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=2.0**-14),
     )
-    low, pure = (build_step(workload, case(one, "training"), Cpu()) for one in (name, name.replace("master", "pure")))
+    low, pure = (
+        build_step(workload, make_case(one, "training"), Cpu()) for one in (name, name.replace("master", "pure"))
+    )
     for step in (low, pure):
         step.settle_scaler()
         step.run()
@@ -431,7 +435,7 @@ def test_an_update_below_half_an_ulp_of_the_network_arrives_in_the_masters(name:
 
 
 def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(classifier: Workload) -> None:
-    step = build_step(classifier, case("fp16_master", "training"), Cpu())
+    step = build_step(classifier, make_case("fp16_master", "training"), Cpu())
     step.start(None)
     step.scaler.load_state_dict({**step.scaler.state_dict(), "scale": 2.0**40})
     step.save()
@@ -447,7 +451,7 @@ def test_a_gradient_that_overflows_skips_the_step_and_moves_nothing(classifier: 
 
 def test_weights_that_need_no_gradient_or_stay_in_fp32_have_no_copy(classifier: Workload) -> None:
     classifier.module[3].bias.requires_grad_(False)
-    step = build_step(classifier, case("bf16_master", "training"), Cpu(), kept=["0"])
+    step = build_step(classifier, make_case("bf16_master", "training"), Cpu(), kept=["0"])
     stored, own = step.stored(), dict(step.module.named_parameters())
     assert {name for name in stored if stored[name] is own[name]} == {"0.weight", "0.bias", "3.bias"}
     step.run()
@@ -459,7 +463,7 @@ def test_a_sparse_gradient_stays_sparse_in_the_masters() -> None:
     workload = Workload(
         module=torch.nn.Embedding(5, 3, sparse=True), inputs=torch.tensor([1, 3]), loss=lambda output: output.sum()
     )
-    step = build_step(workload, case("bf16_master", "training"), Cpu())
+    step = build_step(workload, make_case("bf16_master", "training"), Cpu())
     step.run()
     gradient = step.stored()["weight"].grad
     assert gradient.layout is torch.sparse_coo
@@ -483,7 +487,7 @@ def test_the_usual_step_written_by_hand_gives_the_numbers_of_the_usual_step(
     precision: str, classifier: Workload
 ) -> None:
     own = dataclasses.replace(classifier, step=usual, loss=None)
-    found, expected = (diverge(one, case(precision, "training", recipe="clip=0.1")) for one in (own, classifier))
+    found, expected = (diverge(one, make_case(precision, "training", recipe="clip=0.1")) for one in (own, classifier))
     same = attrgetter(
         "loss", "reference.loss", "output.rel_l2", "scaler_scale", "skipped_steps", "param_rel_l2",
         "output.argmax_decisions",
@@ -502,10 +506,12 @@ def test_the_gradients_of_a_step_that_scales_its_loss_are_those_of_one_that_does
     optimizer: str, classifier: Workload
 ) -> None:
     own = dataclasses.replace(classifier, step=usual, loss=None)
-    found = diverge(own, case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001"))
+    found = diverge(own, make_case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001"))
     assert found.gradient.rel_l2 is not None
     assert found.gradient.rel_l2 < 0.01
-    unscaled = diverge(own, case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001", scaler=False))
+    unscaled = diverge(
+        own, make_case("fp16_autocast", "training", recipe=f"optimizer={optimizer},lr=0.001", scaler=False)
+    )
     assert found.reference.grad_norm == unscaled.reference.grad_norm
 
 
@@ -520,13 +526,13 @@ def test_what_a_step_holds_moves_with_the_network(classifier: Workload) -> None:
         optimizer.step()
         return loss
 
-    found = diverge(dataclasses.replace(classifier, step=distilled), case("bf16_pure", "training"))
+    found = diverge(dataclasses.replace(classifier, step=distilled), make_case("bf16_pure", "training"))
     assert found.reference.dtype == "fp64"
 
 
 def test_a_step_that_cannot_be_taken_apart_says_so(classifier: Workload) -> None:
     own = dataclasses.replace(classifier, step=usual, loss=None)
-    step = build_training(own, case("fp32", "training"), Cpu())
+    step = build_training(own, make_case("fp32", "training"), Cpu())
     with pytest.raises(WorkloadError, match="cannot be split"):
         step.forward_and_backward()
     with pytest.raises(WorkloadError, match="this measurement needs a loss"):
@@ -534,10 +540,10 @@ def test_a_step_that_cannot_be_taken_apart_says_so(classifier: Workload) -> None
     said = "bf16_master has others beside them"
     assert said in no_own_step(PRECISIONS["bf16_master"])
     with pytest.raises(WorkloadError, match=said):
-        build_training(own, case("bf16_master", "training"), Cpu())
+        build_training(own, make_case("bf16_master", "training"), Cpu())
     wrong = dataclasses.replace(classifier, step=lambda *_: "done")
     with pytest.raises(WorkloadError, match=r"step returned str; expected the loss, or \(output, loss\)"):
-        build_training(wrong, case("fp32", "training"), Cpu()).run()
+        build_training(wrong, make_case("fp32", "training"), Cpu()).run()
 
 
 def test_a_step_of_other_arguments_is_refused_and_one_of_four_trains_without_a_loss(tmp_path: Any) -> None:
@@ -600,14 +606,14 @@ def test_prepare_is_given_the_network_on_its_device_in_its_dtype_and_the_optimiz
         return torch.nn.Sequential(module, torch.nn.Identity()), lambda parameters: torch.optim.SGD(parameters, lr=0.5)
 
     own(storage="bfloat16", prepare=prepare)
-    step = build_step(classifier, case("mine", "training"), Cpu())
+    step = build_step(classifier, make_case("mine", "training"), Cpu())
     assert seen == [(torch.bfloat16, classifier.optimizer)]
     assert isinstance(step.module[1], torch.nn.Identity)
     assert step.optimizer.param_groups[0]["lr"] == 0.5
     step.run()
-    build_step(classifier, case("mine", "inference"), Cpu()).run()
+    build_step(classifier, make_case("mine", "inference"), Cpu()).run()
     assert seen[1] == (torch.bfloat16, None)
-    build_step(classifier, case("mine", "training"), Cpu(), precision=FP64)
+    build_step(classifier, make_case("mine", "training"), Cpu(), precision=FP64)
     assert len(seen) == 2
 
 
@@ -622,16 +628,16 @@ def test_a_prepared_network_may_hold_other_weights_and_nothing_is_put_back() -> 
 
     own(prepare=lambda module, optimizer: Whole(module))
     workload = Workload(module=torch.nn.Linear(4, 4, bias=False), inputs=torch.randn(2, 4))
-    step = build_step(workload, case("mine"), Cpu())
+    step = build_step(workload, make_case("mine"), Cpu())
     first = step.run()
     assert step.changed() == []
     assert torch.equal(step.run(), first)
     assert step.module.weight.dtype is torch.int8
-    found = measure_divergence(workload, case("mine"), Cpu(), References())
+    found = measure_divergence(workload, make_case("mine"), Cpu(), References())
     assert 1e-4 < found.output.rel_l2 < 0.1
 
 
 def test_what_prepare_must_not_return_is_said(classifier: Workload) -> None:
     own(prepare=lambda module, optimizer: None)
     with pytest.raises(UsageError, match="precision mine: prepare returned NoneType; expected the module, or"):
-        build_step(classifier, case("mine"), Cpu())
+        build_step(classifier, make_case("mine"), Cpu())

@@ -29,7 +29,7 @@ from ampbench.worker.machine import Cpu, open_device
 from ampbench.worker.network import default_optimizer
 from ampbench.workload import Workload
 from tests.stored_runs import make_round, write_run
-from tests.worker.conftest import case, diverge, numpy_bf16
+from tests.worker.conftest import diverge, make_case, numpy_bf16
 
 Floats = np.ndarray
 
@@ -77,7 +77,7 @@ def test_every_number_of_an_update_agrees_with_numpy() -> None:
     state["state"] = {place: {"momentum_buffer": torch.tensor(buffers[name], dtype=torch.float32)}
                       for place, name in enumerate(("weight", "bias"))}  # fmt: skip
     workload = exact_gradients(momentum, state)
-    found = update_of(workload, case("bf16_pure", "training"))
+    found = update_of(workload, make_case("bf16_pure", "training"))
 
     weights, gradients = weights_and_gradients(workload)
     true, own, grid = {}, {}, {}
@@ -120,7 +120,7 @@ def test_an_update_of_fp32_weights_says_that_it_errs_by_its_gradients(monkeypatc
     workload = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
     noisy = dataclasses.replace(workload, loss=lambda output, *_: (output.float() - 1e-3).tanh().square().sum())
     monkeypatch.setattr(updates, "BLAMED", 1e-3)
-    found = update_of(noisy, case("bf16_autocast", "training"))
+    found = update_of(noisy, make_case("bf16_autocast", "training"))
     assert found.storage == "fp32"
     assert found.gradient_rel_l2 == pytest.approx(found.rel_l2, rel=0.01)
     assert max(found.storage_rel_l2, found.state_rel_l2) < 1e-4
@@ -161,7 +161,7 @@ def test_stochastic_rounding_and_compensation_keep_what_nearest_rounding_loses(
     how: str, least: float, most: float
 ) -> None:
     workload = exact_gradients(lambda parameters: Rounded(parameters, 2e-6, how), size=2048)
-    found = update_of(workload, case("bf16_pure", "training"))
+    found = update_of(workload, make_case("bf16_pure", "training"))
     assert least <= found.kept <= most
     assert (found.kept_error is not None) == (how == "stochastic")
     assert found.counted_state == ("compensation" if how == "kahan" else "")
@@ -179,11 +179,11 @@ def test_an_epsilon_that_fp16_does_not_have_leaves_parameters_that_are_not_finit
         loss=lambda output: output.square().mean(),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     )
-    found = diverge(workload, case("fp16_pure", "training"))
+    found = diverge(workload, make_case("fp16_pure", "training"))
     assert found.param_nonfinite >= 24 * 8  # rows that no input asks for: 0 / (0 + 0)
     assert found.update.kept is None
     assert f"{found.update.nonfinite:,} parameter elements are not finite" in found.update.undefined
-    assert diverge(workload, case("bf16_pure", "training")).param_nonfinite == 0
+    assert diverge(workload, make_case("bf16_pure", "training")).param_nonfinite == 0
 
 
 def groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -195,7 +195,7 @@ def groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
 def test_an_optimizer_s_own_implementations_give_the_same_update(options: dict[str, bool]) -> None:
     plain = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
     other = exact_gradients(lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, **options))
-    expected, found = (update_of(one, case("bf16_pure", "training")) for one in (plain, other))
+    expected, found = (update_of(one, make_case("bf16_pure", "training")) for one in (plain, other))
     assert found.undefined == ""
     assert found.kept == pytest.approx(expected.kept, abs=0.02)
 
@@ -209,7 +209,7 @@ def test_sparse_gradients_move_rows(precision: str, make: Callable[..., Any]) ->
     module = torch.nn.EmbeddingBag(40, 16, sparse=True)
     inputs = torch.arange(12).reshape(3, 4)
     workload = Workload(module=module, inputs=inputs, loss=lambda output: output.float().square().sum(), optimizer=make)
-    found = update_of(workload, case(precision, "training"))
+    found = update_of(workload, make_case(precision, "training"))
     assert found.undefined == ""
     assert found.moving == 12 * 16
     assert (found.kept > 0.99) == (precision == "bf16_autocast")
@@ -232,7 +232,7 @@ class Adapted(torch.nn.Module):
 def test_weights_that_are_frozen_in_half_do_not_stand_for_those_that_move(precision: str) -> None:
     """Of frozen ones there is no update to take apart: 0 / 0 could not be stored, and the case failed."""
     workload = Workload(module=Adapted(), inputs=torch.randn(4, 64), loss=lambda output: output.square().mean())
-    found = update_of(workload, case(precision, "training", recipe="optimizer=sgd"))
+    found = update_of(workload, make_case(precision, "training", recipe="optimizer=sgd"))
     assert (found.storage, found.undefined) == ("bf16" if precision == "bf16_pure" else "fp32", "")
     assert all(map(math.isfinite, found.energies or [0.0]))
 
@@ -249,7 +249,7 @@ def test_a_step_that_changes_nothing_or_breaks_fp32_leaves_the_update_undefined_
 ) -> None:
     workload = exact_gradients(make)
     workload.module.weight.data.mul_(1e20)
-    found = update_of(workload, case("bf16_pure", "training"))
+    found = update_of(workload, make_case("bf16_pure", "training"))
     assert why in found.undefined
     assert found.kept is found.rel_l2 is found.noise is None
 
@@ -266,7 +266,9 @@ class SingleOnly(torch.optim.SGD):
 @pytest.mark.parametrize("precision", ["fp32", "bf16_autocast", "bf16_pure"])
 def test_where_an_optimizer_refuses_fp64_the_intended_step_is_that_in_fp32(precision: str) -> None:
     refusing, plain = (
-        update_of(exact_gradients(lambda p, kind=kind: kind(p, lr=1e-3, momentum=0.9)), case(precision, "training"))
+        update_of(
+            exact_gradients(lambda p, kind=kind: kind(p, lr=1e-3, momentum=0.9)), make_case(precision, "training")
+        )
         for kind in (SingleOnly, torch.optim.SGD)
     )
     assert (refusing.intended, plain.intended, refusing.undefined) == ("fp32", "fp64", "")
@@ -284,7 +286,7 @@ def test_every_optimizer_is_measured_in_every_precision_or_undefined_with_a_reas
 ) -> None:
     references = References()
     for precision in LOW:
-        found = update_of(classifier, case(precision, "training", recipe=f"optimizer={name},lr=0.001"), references)
+        found = update_of(classifier, make_case(precision, "training", recipe=f"optimizer={name},lr=0.001"), references)
         assert found.intended == "fp64"
         if found.storage == "fp32":
             assert found.kept == pytest.approx(1, abs=0.01)
@@ -301,7 +303,7 @@ def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_wi
             return super().step(closure)
 
     workload = exact_gradients(lambda parameters: Once(parameters, lr=1e-3, momentum=0.9))
-    found = update_of(workload, case("bf16_pure", "training"))
+    found = update_of(workload, make_case("bf16_pure", "training"))
     assert "the optimizer's step fails: " in found.undefined
     assert "no second step" in found.undefined
 
@@ -310,7 +312,7 @@ def test_an_optimizer_that_fails_from_given_state_leaves_the_update_undefined_wi
 def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(precision: str) -> None:
     named = exact_gradients(default_optimizer)
     found, known = (
-        diverge(one, case(precision, "training")) for one in (dataclasses.replace(named, optimizer=None), named)
+        diverge(one, make_case(precision, "training")) for one in (dataclasses.replace(named, optimizer=None), named)
     )
     assert (found.recipe, found.update) == (None, None)
     assert known.recipe is not None
@@ -319,7 +321,9 @@ def test_without_an_optimizer_gradients_are_measured_and_the_update_is_not(preci
         known.gradient.elements,
         known.loss,
     )
-    chosen = diverge(dataclasses.replace(named, optimizer=None), case(precision, "training", recipe="optimizer=sgd"))
+    chosen = diverge(
+        dataclasses.replace(named, optimizer=None), make_case(precision, "training", recipe="optimizer=sgd")
+    )
     assert chosen.recipe is not None
     assert chosen.update is not None
 
@@ -342,7 +346,7 @@ from ampbench.worker.divergence import References, measure_divergence, measure_l
 from ampbench.worker.machine import Cpu
 from ampbench.worker.memory import cpu_changes
 from ampbench.workload import Workload
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 
 torch.set_num_threads(1)
 network.BLOCK = 1 << 15
@@ -354,7 +358,7 @@ workload = Workload(
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
 )
 references = References()
-cases = [case(name, "training", recipe="CLIP") for name in ("bf16_pure", "fp16_autocast", "bf16_master")]
+cases = [make_case(name, "training", recipe="CLIP") for name in ("bf16_pure", "fp16_autocast", "bf16_master")]
 passes = [(measure, case) for measure in (measure_divergence, measure_late) for case in cases]
 held = weights = sum(parameter.nbytes for parameter in workload.module.parameters())
 for change in cpu_changes([lambda ask=ask: ask[0](workload, ask[1], Cpu(), references) for ask in passes]):
@@ -439,7 +443,7 @@ def falls(workload: Workload, dtype: torch.dtype) -> float:
 def objected(workload: Workload, folder: Path) -> dict[str, str]:
     """Return by precision the code that one training step is refused for, "" where it is not."""
     references, device = References(), open_device("cpu")
-    cases = {name: case(name, "training") for name in PRECISIONS}
+    cases = {name: make_case(name, "training") for name in PRECISIONS}
     found = [measure_divergence(workload, case, device, references) for case in cases.values()]
     rounds = [make_round(case, weights_digest=found[0].weights_digest) for case in cases.values()]
     stored = read_run(write_run(folder, list(cases.values()), *rounds, *found))
@@ -493,34 +497,34 @@ def place(workload: Workload, case: Case) -> tuple[Stop, int, int]:
 
 @pytest.mark.parametrize(("batches", "stop", "steps"), [(1, Stop.PASSES, 20), (16, Stop.PASSES, 32)])
 def test_the_steps_end_after_two_passes_but_twenty_steps_at_least(batches: int, stop: Stop, steps: int) -> None:
-    assert place(network(batches), case("fp32", "training")) == (stop, steps, batches)
+    assert place(network(batches), make_case("fp32", "training")) == (stop, steps, batches)
 
 
 def test_the_steps_end_at_half_of_the_first_loss() -> None:
     fast = network(1, lambda parameters: torch.optim.SGD(parameters, lr=0.5))
     fast = dataclasses.replace(fast, loss=lambda output, _: output.square().mean())
-    stop, steps, _ = place(fast, case("fp32", "training"))
+    stop, steps, _ = place(fast, make_case("fp32", "training"))
     assert (stop, 1 < steps < 20) == (Stop.HALVED, True)
 
 
 def test_the_steps_end_at_a_count_of_flops(monkeypatch: pytest.MonkeyPatch) -> None:
     flops = 32 * 2 * (8 * 16 * 2 + 16 * 4 * 3)  # products of a step: the first layer has no gradient of its inputs
     monkeypatch.setattr(late, "WARM_FLOPS", {"cpu": 7.5 * flops})
-    assert place(network(), case("fp32", "training")) == (Stop.FLOPS, 7, 3)
+    assert place(network(), make_case("fp32", "training")) == (Stop.FLOPS, 7, 3)
 
 
 def test_a_training_without_an_optimizer_or_with_its_state_has_no_late_place() -> None:
-    assert measured(network(optimizer=None), case("fp32", "training")).stop == Stop.NO_OPTIMIZER
+    assert measured(network(optimizer=None), make_case("fp32", "training")).stop == Stop.NO_OPTIMIZER
     begun = network()
     begun = dataclasses.replace(begun, optimizer_state=adam(begun.module.parameters()).state_dict())
-    found = measured(begun, case("fp32", "training"))
+    found = measured(begun, make_case("fp32", "training"))
     assert (found.stop, found.steps, found.divergence) == (Stop.OWN_STATE, 0, None)
-    other = measured(begun, case("fp32", "training", recipe="optimizer=sgd,lr=0.01"))
+    other = measured(begun, make_case("fp32", "training", recipe="optimizer=sgd,lr=0.01"))
     assert other.divergence is not None
 
 
 def test_steps_that_fail_leave_the_reason_instead_of_a_place() -> None:
     far = network(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e38))
-    found = measured(far, case("fp32", "training"))
+    found = measured(far, make_case("fp32", "training"))
     assert (found.stop, found.divergence) == (Stop.FAILED, None)
     assert "not finite" in found.undefined

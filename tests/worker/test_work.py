@@ -33,7 +33,7 @@ from ampbench.worker.step import Step, TrainingStep, build_step
 from ampbench.workload import Workload
 from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 
 POSITIONS = 4 * 10
 
@@ -63,7 +63,7 @@ def step_of(name: str, case: Case) -> Step:
 @pytest.mark.parametrize(("precision", "phase"), [("bf16_autocast", "inference"), ("fp32", "training")])
 @pytest.mark.parametrize("name", ["simple_conv", "transformer_encoder"])
 def test_the_total_is_that_of_torchs_own_counter(name: str, precision: str, phase: str) -> None:
-    step = step_of(name, case(precision, phase))
+    step = step_of(name, make_case(precision, phase))
     with nullcontext() if isinstance(step, TrainingStep) else torch.no_grad():
         found = count_flops(step.run)
         assert found is not None
@@ -374,7 +374,7 @@ def test_the_memory_that_a_recorded_step_had_as_it_was_recorded_is_in_its_peak(r
     def build() -> Any:
         device.take(500)
         device.take(-400)
-        return build_step(Workload(module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4)), case(), Cpu())
+        return build_step(Workload(module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4)), make_case(), Cpu())
 
     def warm(step: Any) -> None:
         device.take(70)

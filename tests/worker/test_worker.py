@@ -28,7 +28,7 @@ from ampbench.workloads.index import WORKLOADS
 from ampbench.workloads.index import source as builtin_source
 from tests.scripted_accelerator import Script, ScriptedAccelerator, falling
 from tests.scripted_channel import TASKS, got, make_request, user_source
-from tests.worker.conftest import case
+from tests.worker.conftest import make_case
 
 SPEC = WORKLOADS["mlp"]
 
@@ -47,7 +47,7 @@ def make():
 def linear_case(precision: str = "bf16_pure", phase: str = "inference", **changes: object) -> Case:
     parameters = {name: value for name, value in SPEC.preset("tiny").items() if name != "batch_size"}
     values = {"workload": SPEC.name, "family": SPEC.family, "parameters": parameters, "batch_size": 8, **changes}
-    return case(precision, phase, **values)
+    return make_case(precision, phase, **values)
 
 
 def ask(kind: str, planned: Case, source: WorkloadSource | None = None, **changes: object) -> Request:
@@ -55,7 +55,7 @@ def ask(kind: str, planned: Case, source: WorkloadSource | None = None, **change
 
 
 def test_the_frames_of_a_study_that_failed_are_the_users(tmp_path: Path) -> None:
-    planned = case("bf16_autocast", "training", workload="make", batch_size=None)
+    planned = make_case("bf16_autocast", "training", workload="make", batch_size=None)
     source = user_source(tmp_path, BROKEN, "make", "broken.py")
     found = rounds.Worker().serve(ask("scope", planned, source, steps=2, seconds=0.1)).failure
     assert found.message == "RuntimeError: mine (broken.py, line 6)"
@@ -110,7 +110,7 @@ def optimizer():
 )
 def test_a_failure_names_the_part_of_the_step(function: str, place: str, tmp_path: Path) -> None:
     source = user_source(tmp_path, IN_PARTS, function, "parts.py")
-    planned = case("fp32", "training", workload=function, batch_size=None)
+    planned = make_case("fp32", "training", workload=function, batch_size=None)
     message = rounds.Worker().serve(ask("round", planned, source)).failure.message
     assert message.endswith(place)
     assert ("(in the " in message) == bool(place)
@@ -248,14 +248,14 @@ def test_where_a_step_finds_no_room_beside_it_the_saved_state_is_on_the_host(mon
         module=torch.nn.Linear(4, 4), inputs=torch.ones(2, 4), loss=lambda output: output.square().mean()
     )
     found = rounds.measure_round(
-        workload, case("fp32", "training"), RoundAsked(builds=2, min_run_seconds=0.01), device, rounds.Timed()
+        workload, make_case("fp32", "training"), RoundAsked(builds=2, min_run_seconds=0.01), device, rounds.Timed()
     )
     assert [len(build) for build in found.windows or []] == [1, 1]
     assert [step.on_host for step in dict.fromkeys(device.steps)] == [False, True, True]
     monkeypatch.setattr(rounds, "build_step", lambda *_: MadeStep())
     monkeypatch.setattr(MadeStep, "on_host", False, raising=False)
     with pytest.raises(torch.OutOfMemoryError):  # in inference there is nothing to put on the host
-        rounds.measure_round(workload, case("fp32"), RoundAsked(), device, rounds.Timed())
+        rounds.measure_round(workload, make_case("fp32"), RoundAsked(), device, rounds.Timed())
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_parameters_that_the_timed_steps_leave_not_finite_are_counted(rate: floa
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
     )
     asked = RoundAsked(min_run_seconds=0.02, builds=1, max_samples=5)
-    found = rounds.measure_round(workload, case("fp32", "training"), asked, Cpu(), rounds.Timed())
+    found = rounds.measure_round(workload, make_case("fp32", "training"), asked, Cpu(), rounds.Timed())
     assert found.param_nonfinite == nonfinite
 
 
@@ -338,8 +338,9 @@ def test_without_a_compiler_nothing_is_compiled_on_a_cpu_in_any_mode(monkeypatch
 
     monkeypatch.setattr(importlib.import_module("torch._inductor.cpp_builder"), "get_cpp_compiler", missing)
     said = {
-        path: rounds.cannot_run(case(path=path)) for path in ("eager", "compiled", "compiled-max-autotune", "traced")
+        path: rounds.cannot_run(make_case(path=path))
+        for path in ("eager", "compiled", "compiled-max-autotune", "traced")
     }
     why = "torch.compile needs a C++ compiler, and none was found"
     assert said == {"eager": "", "compiled": why, "compiled-max-autotune": why, "traced": ""}
-    assert rounds.cannot_run(case(path="compiled-max-autotune", device="cuda")) == ""
+    assert rounds.cannot_run(make_case(path="compiled-max-autotune", device="cuda")) == ""
