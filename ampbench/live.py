@@ -292,19 +292,17 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
     Raises `WorkloadError` where they cannot be copied, `UsageError` for an optimizer of another network.
     """
     module: Any = workload.module
-    changes: dict[str, Any] = {}
     if not isinstance(module, torch.nn.Module):
         return workload
-    if isinstance(optimizer, str):
-        pass
-    elif isinstance(optimizer, torch.optim.Optimizer):
-        changes["optimizer"] = _remade(optimizer, module)
-        changes["optimizer_state"] = copy.deepcopy(optimizer.state_dict()) if optimizer.state else None
-    elif optimizer is not None and not callable(optimizer):
-        raise UsageError(f"optimizer is {type(optimizer).__name__}: text, a function of parameters, or an Optimizer")
-    elif optimizer is not None:
-        changes["optimizer"] = optimizer
-    workload = dataclasses.replace(workload, **changes)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        state = copy.deepcopy(optimizer.state_dict()) if optimizer.state else None
+        workload = dataclasses.replace(workload, optimizer=_remade(optimizer, module), optimizer_state=state)
+    elif optimizer is not None and not isinstance(optimizer, str):
+        if not callable(optimizer):
+            raise UsageError(
+                f"optimizer is {type(optimizer).__name__}: text, a function of parameters, or an Optimizer"
+            )
+        workload = dataclasses.replace(workload, optimizer=optimizer)
     copies: dict[int, Any] = {}
 
     def copied(original: Any) -> Any:
@@ -371,43 +369,47 @@ Switch = tuple[Callable[[], Any], Callable[[Any], object]]
 """A function that reads a state of this process, and one that sets it."""
 
 
-def _states() -> Iterator[Switch]:
-    """Yield all states of this process that a measurement, or a network's code, may change."""
-    yield random.getstate, random.setstate
-    yield np.random.get_state, np.random.set_state
-    yield torch.get_rng_state, torch.set_rng_state
-    if torch.accelerator.is_available():
-        device: Any = torch.get_device_module()
-        every = hasattr(device, "get_rng_state_all")
-        yield (
-            (device.get_rng_state_all, device.set_rng_state_all)
-            if every
-            else (device.get_rng_state, device.set_rng_state)
-        )
-    yield torch.get_num_threads, torch.set_num_threads
-    yield torch.get_default_dtype, torch.set_default_dtype
-    yield torch.is_grad_enabled, torch.set_grad_enabled
-    yield torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
-    for name in AUTOCAST_DEVICES:
-        enabled, dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
-        yield functools.partial(torch.is_autocast_enabled, name), functools.partial(enabled, name)
-        yield functools.partial(torch.get_autocast_dtype, name), functools.partial(dtype, name)
-    yield (
-        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
-        lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1]),
+def _states() -> list[Switch]:
+    """Return all states of this process that a measurement, or a network's code, may change."""
+    device: Any = torch.get_device_module() if torch.accelerator.is_available() else torch
+    suffix = "_all" if hasattr(device, "get_rng_state_all") else ""  # of all accelerators
+    by_device: Sequence[tuple[Callable[..., Any], Callable[..., Any]]] = (
+        (torch.is_autocast_enabled, torch.set_autocast_enabled),
+        (torch.get_autocast_dtype, torch.set_autocast_dtype),
     )
-    yield torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
-    yield torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
-    for kernel in ("flash", "mem_efficient", "math", "cudnn"):
-        yield (
-            getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"),
-            getattr(torch.backends.cuda, f"enable_{kernel}_sdp"),
-        )
-    for switch in SWITCHES:
-        yield switch.now, switch.set
-    yield Products.now, Products.set
-    yield gc.isenabled, lambda on: gc.enable() if on else gc.disable()
-    yield lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths)
+    cuda = torch.backends.cuda
+    return [
+        (random.getstate, random.setstate),
+        (np.random.get_state, np.random.set_state),
+        (torch.get_rng_state, torch.set_rng_state),
+        (getattr(device, f"get_rng_state{suffix}"), getattr(device, f"set_rng_state{suffix}")),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        *(
+            (functools.partial(read, name), functools.partial(write, name))
+            for name in AUTOCAST_DEVICES
+            for read, write in by_device
+        ),
+        (
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1]),
+        ),
+        (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+        (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+        *(
+            (getattr(cuda, f"{kernel}_sdp_enabled"), getattr(cuda, f"enable_{kernel}_sdp"))
+            for kernel in ("flash", "mem_efficient", "math", "cudnn")
+        ),
+        *((switch.now, switch.set) for switch in SWITCHES),
+        (Products.now, Products.set),
+        (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+        (lambda: list(sys.path), lambda paths: sys.path.__setitem__(slice(None), paths)),
+    ]
 
 
 @contextlib.contextmanager
