@@ -24,10 +24,10 @@ import ampbench.worker
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import AmpbenchError, first_line, in_one_line
 from ampbench.records.case import Case
-from ampbench.records.casts import AUTOGRAD, KEEP, TRACED, CastPass, CastTrace, GraphTrace, Tracing, savings
+from ampbench.records.casts import AUTOGRAD, KEEP, TRACED, CastPass, GraphTrace, Tracing, savings
 from ampbench.records.rules import DEVICE, FAKE
 from ampbench.trace.dtypes import is_present, stood_in
-from ampbench.trace.ledger import trace_casts
+from ampbench.trace.ledger import CastLedger, trace_casts
 from ampbench.worker.distances import outputs_in
 from ampbench.worker.machine import open_device
 from ampbench.worker.network import fake_network
@@ -138,7 +138,7 @@ def measure_casts(work: Work, asked: Tracing) -> CastPass:
     device = open_device(case.device)
     step = build_step(workload, case, device)
     settled = warm_up(step)
-    trace = trace_step(step, sources=asked.sources)
+    trace = trace_step(step, sources=asked.sources).trace
     notes: list[str] = []
     record = CastPass(case_id=case.case_id, how=DEVICE, trace=trace, notes=notes)
     watch = FitnessWatch(device)
@@ -151,8 +151,8 @@ def measure_casts(work: Work, asked: Tracing) -> CastPass:
     return record
 
 
-def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> CastTrace:
-    """Return the trace of the next step of `step`, on the first batch, from the state that was saved."""
+def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> CastLedger:
+    """Return the ledger of the next step of `step`, on the first batch, from the state that was saved."""
     step.rewind()
     step.restore()
     with step.mode():
@@ -164,7 +164,7 @@ def trace_step(step: Step, *, sources: bool = False, time: bool = False) -> Cast
                     torch.mm(low, low)
         with trace_casts(step.module, sources=sources, time=time) as ledger:
             step.run()
-    return ledger.trace
+    return ledger
 
 
 def _timed(record: CastPass, step: Step, tracing: Tracing) -> CastPass:
@@ -172,7 +172,7 @@ def _timed(record: CastPass, step: Step, tracing: Tracing) -> CastPass:
     seconds, names = list[list[float | None]](), list[list[str]]()
     start = perf_counter()
     while len(seconds) < TRACED_STEPS:
-        last = trace_step(step, sources=tracing.sources, time=True)
+        last = trace_step(step, sources=tracing.sources, time=True).trace
         seconds.append([operation.seconds for operation in last.ops])
         names.append([operation.name for operation in last.ops])
         took = (perf_counter() - start) / len(seconds)

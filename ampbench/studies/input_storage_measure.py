@@ -15,23 +15,19 @@ from torch.utils import _pytree as pytree
 from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import first_line
 from ampbench.records.case import Case
-from ampbench.records.casts import CastTrace
+from ampbench.records.casts import CastTrace, bytes_moved
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.records.measured import Skip
-from ampbench.studies.input_storage import (
-    InputUse,
-    StorageAsked,
-    StoragePass,
-    StoredInputs,
-)
+from ampbench.studies.casts_measure import trace_step
+from ampbench.studies.input_storage import InputUse, StorageAsked, StoragePass, StoredInputs
 from ampbench.trace.dtypes import short_dtype
-from ampbench.trace.ledger import CastLedger, trace_casts
+from ampbench.trace.ledger import CastLedger
 from ampbench.worker.data import batches_of
 from ampbench.worker.distances import compare, floating_in, identical
 from ampbench.worker.divergence import StepNumbers, passing_reference, run_step
 from ampbench.worker.machine import Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import is_out_of_memory, one_batch
-from ampbench.worker.step import Step, build_step
+from ampbench.worker.step import build_step
 from ampbench.worker.timing import TURNS, FitnessWatch, plan_samples, settled_peaks, side_by_side, warm_up
 from ampbench.worker.worker import Work
 from ampbench.workload import Workload
@@ -66,7 +62,7 @@ def _measured(workload: Workload, case: Case, device: Device, half: torch.dtype,
     watch = FitnessWatch(device)
     step = build_step(workload, case, device)
     settled = warm_up(step)
-    ledger = _traced(step)
+    ledger = trace_step(step)
     before = step.data.batches[0]
     full, low = (_stored(before, dtype, device, seconds) for dtype in (torch.float32, half))
     full |= _casts(ledger.trace)
@@ -74,7 +70,7 @@ def _measured(workload: Workload, case: Case, device: Device, half: torch.dtype,
     try:
         changed = build_step(workload, changed_case, device)
         warm_up(changed, settled)
-        after = _traced(changed)
+        after = trace_step(changed)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -110,16 +106,8 @@ def _measured(workload: Workload, case: Case, device: Device, half: torch.dtype,
     )
 
 
-def _traced(step: Step) -> CastLedger:
-    step.rewind()
-    step.restore()
-    with step.mode(), trace_casts(step.module) as ledger:
-        step.run()
-    return ledger
-
-
 def _casts(trace: CastTrace) -> Fields:
-    return {"casts": len(trace.casts), "cast_bytes": sum(cast.bytes_moved for cast in trace.casts)}
+    return {"casts": len(trace.casts), "cast_bytes": bytes_moved(trace.casts)}
 
 
 def _stored(batch: Any, dtype: torch.dtype, device: Device, seconds: float) -> Fields:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from msgspec import structs
 from ampbench.core.precisions import BASELINE, FP64, PRECISIONS
 from ampbench.errors import UsageError, first_line
 from ampbench.records.case import Case
-from ampbench.records.casts import CastTrace
+from ampbench.records.casts import CastTrace, bytes_moved
 from ampbench.records.labels import FP32_INSTEAD
 from ampbench.studies.scope import (
     FORWARD,
@@ -31,7 +32,7 @@ from ampbench.studies.scope import (
 )
 from ampbench.trace.dtypes import short_dtype
 from ampbench.trace.ledger import trace_casts
-from ampbench.worker.distances import compare, floating_in, kept_outputs
+from ampbench.worker.distances import compare, floating_in, kept_one, kept_outputs
 from ampbench.worker.machine import Accelerator, Cpu, Device, fp64_device, precision_flags
 from ampbench.worker.memory import cpu_changes, is_out_of_memory, said_of
 from ampbench.worker.step import SETTLING_STEPS, build_training, seed_all, switch_off_dropout
@@ -66,6 +67,7 @@ class Loop:
         self.step.network.autocast = region if scope == FORWARD_AND_LOSS else nullcontext
         self._around_forward: Region = region if scope == FORWARD else nullcontext
         self._skipped = False
+        self.mode, self.restore = self.step.mode, self.step.restore
 
     def start(self, settled: Settled) -> None:
         """Give GradScaler the state it `settled` at, take a step that it does not skip, and save the state."""
@@ -78,17 +80,9 @@ class Loop:
         self.restore()
         self.step.save()
 
-    def restore(self) -> None:
-        """Restore weights, buffers and state."""
-        self.step.restore()
-
     def changed(self) -> list[str]:
         """Return nothing: the step restores its changes before a batch comes again."""
         return []
-
-    def mode(self) -> AbstractContextManager[Any]:
-        """Return the step's context."""
-        return self.step.mode()
 
     def taken(self, look: Look | None = None, steps: int | None = None) -> Generator[None, None, None]:
         """Yield after each of `steps` (None: all), within a region around the loop; call `look` after each backward."""
@@ -142,7 +136,7 @@ def loop_numbers(
         switch_off_dropout(loop.step.module, notes)
         loop.step.settle_at(settled)
         parameters = dict(loop.step.module.named_parameters())
-        before = {name: _kept(value, keep) for name, value in parameters.items()}
+        before = {name: kept_one(value, keep) for name, value in parameters.items()}
 
         def look(turn: int, output: Any, loss: torch.Tensor) -> None:
             if turn:
@@ -150,7 +144,7 @@ def loop_numbers(
             gradients = {name: value.grad for name, value in parameters.items() if value.grad is not None}
             numbers.loss = float(loss)
             numbers.outputs = kept_outputs(output, keep)
-            numbers.gradients = {name: _kept(gradient, keep) for name, gradient in gradients.items()}
+            numbers.gradients = {name: kept_one(gradient, keep) for name, gradient in gradients.items()}
             kinds = {"output": floating_in(output), "loss": [loss], "gradients": gradients.values()}
             numbers.dtypes = {
                 kind: ", ".join(sorted({short_dtype(tensor.dtype) for tensor in tensors}))
@@ -159,7 +153,7 @@ def loop_numbers(
 
         for _ in loop.taken(look):
             pass
-        numbers.moved = {name: _kept(value, keep) - before[name] for name, value in parameters.items()}
+        numbers.moved = {name: kept_one(value, keep) - before[name] for name, value in parameters.items()}
     scaler = loop.step.scaler
     if scaler is not None and settled is not None and scaler.get_scale() < settled["scale"]:
         numbers.notes.append("GradScaler skipped steps, and lowered its scale")
@@ -177,11 +171,6 @@ def settled_scaler(workload: Workload, case: Case, device: Device, notes: list[s
         notes.append(f"GradScaler did not settle, and begins at its initial scale: {first_line(error)}")
         return None
     return step.scaler.state_dict()
-
-
-def _kept(tensor: torch.Tensor, keep: Device) -> torch.Tensor:
-    """Return a copy of a tensor, which may be sparse, in fp64 on `keep`."""
-    return tensor.detach().to_dense().to(keep.type, torch.float64, copy=True)
 
 
 def measure_scopes(work: Work, asked: ScopeAsked) -> ScopePass:
@@ -228,12 +217,11 @@ def _numbers(
         device.release()
         try:
             numbers = loop_numbers(workload, case, device, scope, steps, settled, notes)
+            runs.append(_compared(scope, numbers, reference, notes))
+            del numbers
         except Exception as error:  # noqa: BLE001 - any error of the user's code is the scope's result
             first = first or error
             runs.append(ScopeRun(scope=scope, error=said_of(error)))
-            continue
-        runs.append(_compared(scope, numbers, reference, notes))
-        del numbers
     if first is not None and all(run.error for run in runs):
         raise first
     return runs, dtype
@@ -252,9 +240,9 @@ def _reference(
             if is_out_of_memory(error):
                 break
             device.release()  # the error held tensors of the steps
-            continue
-        notes += [FP32_INSTEAD.format(*failed)] if failed else []
-        return scope, numbers
+        else:
+            notes += [FP32_INSTEAD.format(*failed)] if failed else []
+            return scope, numbers
     notes.append(f"no error is known, as the fp64 reference failed: {'; fp32 failed: '.join(failed)}")
     return "", None
 
@@ -299,14 +287,17 @@ def _traced(loop: Loop, settled: Settled, notes: list[str]) -> dict[str, list[in
 
 def split_by_step(trace: CastTrace, starts: Sequence[int]) -> dict[str, list[int]]:
     """Return the per-step fields of `ScopeRun` from a trace, whose steps begin at the ops `starts`."""
-    by_step: dict[str, list[int]] = {"casts": [], "cast_bytes": [], "stale_weights": []}
-    for start, end in zip(starts, [*starts[1:], len(trace.ops)], strict=True):
-        step_casts = [cast for cast in trace.casts if start <= cast.index < end]
-        uses = [use for use in trace.weights if start <= use.operation < end]
-        by_step["casts"].append(len(step_casts))
-        by_step["cast_bytes"].append(sum(cast.bytes_moved for cast in step_casts))
-        by_step["stale_weights"].append(len({use.name for use in uses if use.cast is not None and use.cast < start}))
-    return by_step
+    steps = list(zip(starts, [*starts[1:], len(trace.ops)], strict=True))
+    casts = [[cast for cast in trace.casts if start <= cast.index < end] for start, end in steps]
+    copied = [use for use in trace.weights if use.cast is not None]
+    stale = [
+        {use.name for use in copied if start <= use.operation < end and (use.cast or 0) < start} for start, end in steps
+    ]
+    return {
+        "casts": [len(of_step) for of_step in casts],
+        "cast_bytes": [bytes_moved(of_step) for of_step in casts],
+        "stale_weights": [len(names) for names in stale],
+    }
 
 
 def _memory(
@@ -333,20 +324,17 @@ def _memory(
 
 def _cpu_memory(builds: Sequence[partial[Loop]], settled: Settled, device: Device) -> list[tuple[list[int], list[int]]]:
     loops = [build() for build in builds]
-    calls = []
+    calls: list[Callable[[], None]] = []
     for loop in loops:
         loop.start(settled)
-        calls.append([partial(next, loop.taken(), None)] * (loop.steps + 1))  # the last leaves the region
+        calls += [partial(next, loop.taken(), None)] * (loop.steps + 1)  # the last leaves the region
     device.release()
-    changes = iter(cpu_changes([call for calls_of_loop in calls for call in calls_of_loop]))
+    changes = iter(cpu_changes(calls))
     memory = []
     for loop in loops:
-        peaks, alive, current = [], [], 0
-        for change in [next(changes) for _ in range(loop.steps + 1)][:-1]:
-            peaks.append(current + change.peak)
-            current += change.net
-            alive.append(current)
-        memory.append((peaks, alive))
+        of_loop = [next(changes) for _ in range(loop.steps + 1)][:-1]
+        alive = list(accumulate(change.net for change in of_loop))
+        memory.append(([before + change.peak for before, change in zip([0, *alive], of_loop, strict=False)], alive))
     return memory
 
 
