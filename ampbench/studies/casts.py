@@ -8,6 +8,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -165,31 +166,23 @@ def by_origin(record: CastPass) -> list[Row]:
     return sorted(groups, key=lambda group: terms.SUBJECTS.index(group["what"]))
 
 
-def by_op(record: CastPass) -> list[Row]:
-    """Return the casts by consuming op, "" without one, and the function that called it."""
-    return _grouped(record.trace, ("op", "function"), _asking)
-
-
-def _asking(row: CastRow) -> tuple[str, str]:
-    return row.user.name if row.user else "", (row.user or row.op).function or ""
-
-
-def by_promoting_op(record: CastPass) -> list[Row]:
-    """Return the conversions inside ops, by op and calling function; these have no time of their own."""
-    ops = record.trace.ops
-    inside = [CastRow(cast, ops[cast.operation], ops[cast.operation]) for cast in record.trace.promotions]
-    return _grouped(record.trace, ("op", "function"), _asking, inside)
+def by_op(record: CastPass, *, inside: bool = False) -> list[Row]:
+    """Return the casts, or the conversions `inside` ops, by consuming op ("" without one) and calling function."""
+    return _grouped(
+        record.trace,
+        ("op", "function"),
+        lambda row: (row.user.name if row.user else "", (row.user or row.op).function or ""),
+        inside=inside,
+    )
 
 
 def _grouped(
-    trace: CastTrace,
-    names: tuple[str, str],
-    key: Callable[[CastRow], tuple[str, str]],
-    inside: list[CastRow] | None = None,
+    trace: CastTrace, names: tuple[str, str], key: Callable[[CastRow], tuple[str, str]], *, inside: bool = False
 ) -> list[Row]:
-    """Return groups of casts, or of conversions `inside` ops, the most expensive first."""
-    groups: list[Row] = []
-    for common, rows in by_key(_cast_rows(trace) if inside is None else inside, key).items():
+    """Return groups of casts, the most expensive first, or of conversions `inside` ops, which have no own time."""
+    ops, groups = trace.ops, list[Row]()
+    promoting = [CastRow(cast, ops[cast.operation], ops[cast.operation]) for cast in trace.promotions]
+    for common, rows in by_key(promoting if inside else _cast_rows(trace), key).items():
         casts, phases = [row.cast for row in rows], Counter(row.op.phase for row in rows)
         groups.append(
             {
@@ -198,7 +191,7 @@ def _grouped(
                 "forward": phases["forward"],
                 "backward": phases["backward"],
                 "bytes_moved": bytes_moved(casts),
-                "seconds": _seconds(trace, casts) if inside is None else None,
+                "seconds": None if inside else _seconds(trace, casts),
                 "dtypes": ", ".join(dict.fromkeys(map(_ways, casts))),
             }
         )
@@ -466,7 +459,9 @@ Examples:
             "store: no op reads the value uncast; keep: autocast's cache does not hold it; stay: it is cast and back",
         ),
         Table("ops", OPS, by_op, "Casts per op"),
-        Table("promotions", INSIDE, by_promoting_op, "Inputs that ops convert inside", "in no count of casts"),
+        Table(
+            "promotions", INSIDE, partial(by_op, inside=True), "Inputs that ops convert inside", "in no count of casts",
+        ),
         Table("modules", MODULES, by_module, "Dtypes in and out of modules", folded=True),
         Table("weights", WEIGHTS, by_weight, "Weights", "uses in the forward pass; cached: by autocast", folded=True),
         Table(

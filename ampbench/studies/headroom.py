@@ -6,7 +6,7 @@ beyond, and within that half unit at most one value is counted.
 """
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from operator import attrgetter, itemgetter
@@ -622,10 +622,10 @@ def modules_of(magnitudes: Iterable[Magnitudes]) -> list[Module]:
     )
 
 
-def _would(dtype: str) -> Callable[[Module], str]:
+def _would(row: Module, dtype: str) -> str:
     """Return the text of the events predicted in a format, "overflow, flush"."""
-    words = ((OVERFLOW, "overflow"), (FLUSHING, "flush"))
-    return lambda row: ", ".join(word for event, word in words if row.predictions[dtype][event].predicted)
+    words = {OVERFLOW: "overflow", FLUSHING: "flush"}
+    return ", ".join(words[event] for event, outcome in row.predictions[dtype].items() if outcome.predicted)
 
 
 MODULE_COLUMNS: Sequence[Column[Module]] = (
@@ -636,14 +636,9 @@ MODULE_COLUMNS: Sequence[Column[Module]] = (
     Column("fp16_reach", lambda row: fit(row.values, "fp16").reach, "of fp16", "share"),
     Column("flushed", lambda row: row.outputs.flushed, "flushed", "share"),
     Column("subnormal", lambda row: row.outputs.subnormal, "subnormal", "share"),
-    Column("fp16_would", _would("fp16"), "fp16 would", rare=True),
-    Column("bf16_would", _would("bf16"), "bf16 would", rare=True),
+    Column("fp16_would", lambda row: _would(row, "fp16"), "fp16 would", rare=True),
+    Column("bf16_would", lambda row: _would(row, "bf16"), "bf16 would", rare=True),
 )
-
-
-def seen(record: RangePass) -> list[Outcome]:
-    """Return the predicted and seen events of each module in each low precision."""
-    return [row for low in record.low_runs for row in predicted_and_seen(record, low)]
 
 
 def _event_columns(event: str, key: str, outputs: str) -> list[Column[Outcome]]:
@@ -705,12 +700,6 @@ GRADIENTS: Sequence[Column[GradientOutcome]] = (
 )
 
 
-def remarks(record: RangePass) -> list[str]:
-    """Return the notes of passes, each note of a low precision alone behind its name."""
-    extra = [(low.precision, note) for low in record.low_runs for note in low.notes if note not in record.notes]
-    return [*record.notes, *(f"{precision}: {note}" for precision, note in extra)]
-
-
 def _request(session: Session[RangesAsked], planned: "PlannedCase") -> RangesAsked:
     """Return a request for a case's fp32 steps, then for a step in each low precision selected, by default all halves.
 
@@ -762,7 +751,10 @@ Examples:
     request=_request,
     title="Headroom",
     heading=lambda record: counted(record.steps, "step"),
-    remarks=remarks,
+    remarks=lambda record: [
+        *record.notes,
+        *(f"{low.precision}: {note}" for low in record.low_runs for note in low.notes if note not in record.notes),
+    ],
     tables=(
         Table("values", VALUES, fits),
         Table(
@@ -770,7 +762,8 @@ Examples:
             "of each module; flushed, subnormal: the shares of its outputs in fp16",
         ),
         Table(
-            "seen", SEEN, seen, "Overflow and flushing seen",
+            "seen", SEEN, lambda record: [row for low in record.low_runs for row in predicted_and_seen(record, low)],
+            "Overflow and flushing seen",
             "overflowed, flushed: shares of a module's outputs; own: its error on exact inputs, against itself in fp32",
             only=lambda row: any(event.seen for event in row.events.values()),
         ),

@@ -426,6 +426,7 @@ def _cost(ended: KeepSearch, answer: KeptSet, none: KeptSet, whole: KeptSet) -> 
 
 WIDTH = 76
 """Longer calls and lists have a line for each name, as formatters write them."""
+_quoted = partial(json.dumps, ensure_ascii=False)
 
 UNDER_AUTOCAST = "# found under autocast: search with bf16_pure or fp16_pure for this tool\n"
 TORCHAO = """\
@@ -536,10 +537,6 @@ def _with_torch(row: Precision, kept: Sequence[str]) -> str:
         first, arguments = ["import torch", ""], [*arguments, "cast_back=True"]
         last = [f"model = model.to(torch.{row.storage})  # after keep_fp32: what is kept stays fp32"]
     return "\n".join([*first, "import ampbench", "", _listed("ampbench.keep_fp32(", arguments, ")"), *last, ""])
-
-
-def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
 
 
 def _listed(opening: str, names: Sequence[str], closing: str) -> str:

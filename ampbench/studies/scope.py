@@ -4,7 +4,7 @@ PyTorch recommends forward and loss. Times are compared as `ampbench.studies.pai
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, NamedTuple
@@ -27,6 +27,7 @@ from ampbench.studies.study import (
     Table,
     advise,
     asks,
+    average,
     busy,
     info,
     ratio_of,
@@ -90,7 +91,7 @@ class ScopeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def growth(self) -> float | None:
         """The median of the bytes that each step after the first adds."""
-        return median(after - before for before, after in pairwise(self.alive_bytes))
+        return average((after - before for before, after in pairwise(self.alive_bytes)), statistics.median)
 
 
 class ScopePass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -112,12 +113,6 @@ class ScopeAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     steps: Annotated[int, asks("Steps of training in each scope.", least=FEWEST_STEPS, most=1000, metavar="N")] = 8
     seconds: Annotated[Seconds, asks("Timing per case", seconds=True)] = 20.0
-
-
-def median(values: Iterable[float]) -> float | None:
-    """Return the median; None without values."""
-    known = list(values)
-    return statistics.median(known) if known else None
 
 
 class Scope(StrEnum):
@@ -236,8 +231,8 @@ COLUMNS: Sequence[Column[Compared]] = (
         "first_casts", lambda row: row.run.casts[0] if row.run.casts else None, "casts", "whole",
         lambda row: casts_text(row.run.casts) if row.run.casts else UNDEFINED,
     ),
-    Column("later_casts", lambda row: median(row.run.casts[1:])),
-    Column("later_cast_bytes", lambda row: median(row.run.cast_bytes[1:]), "moved", "B"),
+    Column("later_casts", lambda row: average(row.run.casts[1:], statistics.median)),
+    Column("later_cast_bytes", lambda row: average(row.run.cast_bytes[1:], statistics.median), "moved", "B"),
     Column("stale_weights", lambda row: row.run.stale, "stale", "whole"),
     Column("seconds", lambda row: step_seconds(row.run.samples), "step", "s"),
     Column("kept_bytes", lambda row: row.run.kept, "kept", "B"),

@@ -17,6 +17,7 @@ reads it.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -304,6 +305,12 @@ def here_first(results: Iterable[Any]) -> list[Any]:
     results = list(results)
     here = {result.device for result in results if result.how == DEVICE}
     return sorted(results, key=lambda result: (result.device not in here, result.device == "cpu"))
+
+
+def average(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
+    """Return the mean, or another average by `how`, of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return how(known) if known else None
 
 
 WIDEST = 3.0

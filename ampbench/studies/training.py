@@ -13,7 +13,7 @@ docs/training.md has the error rates of these rules, tests/studies/test_training
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -40,7 +40,7 @@ from ampbench.records.wire import Task
 from ampbench.show.charts import curves
 from ampbench.show.document import Column
 from ampbench.show.rows import place_of, run_name
-from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, chosen, info
+from ampbench.studies.study import Selects, Session, Study, Table, advise, asks, average, chosen, info
 
 if TYPE_CHECKING:
     from ampbench.drive.servers import Channel
@@ -406,17 +406,11 @@ def metrics_of(trainings: Collection[Training]) -> tuple[Metric, Metric]:
     def read(name: str, decisions: int | None = None) -> Metric:
         metric = Metric(name=name, decisions=decisions)
         firsts = [score for training in trainings for score in metric.scores_of(training) if score.step == 0]
-        return replace(metric, before=mean_of(map(metric.of, firsts)), after=mean_of(map(metric.final, trainings)))
+        return replace(metric, before=average(map(metric.of, firsts)), after=average(map(metric.final, trainings)))
 
     fit, scores = read(FIT), [score for training in trainings for score in training.scores]
     decisions = min((score.decisions or 0 for score in scores), default=0)
     return (read(ACCURACY, decisions) if decisions else read(LOSS) if scores else fit), fit
-
-
-def mean_of(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
-    """Return the mean, or the result of `how`, of the values that are known; None without any."""
-    known = [value for value in values if value is not None]
-    return how(known) if known else None
 
 
 def trouble(training: Training, metric: Metric) -> tuple[Trouble, int | None] | None:
@@ -546,7 +540,7 @@ def _endings(metric: Metric, rows: Sequence[Row], *, nothing: bool) -> tuple[dic
     for row in rows:
         finals = [value for training in row.trainings if (value := metric.final(training)) is not None]
         ending = judged.get(row.name, Ending())._replace(
-            mean=mean_of(finals), sd=statistics.stdev(finals) if len(finals) > 1 else None
+            mean=average(finals), sd=statistics.stdev(finals) if len(finals) > 1 else None
         )
         starts = {(fp32.weights_digest, fp32.inputs_digest) for _, fp32 in row.pairs}
         if len(starts) == 1:
@@ -714,7 +708,7 @@ def gradients(learned: Learned) -> list[dict[str, Any]]:
                     "last_scale": row.trainings[0].scales[-1][1] if row.trainings[0].scales else None,
                     "skipped_steps": sum(len(training.skipped) for training in scaled) if scaled else None,
                     "flushed_share": sum(look.flushed for look in looks) / nonzero if nonzero else None,
-                    "grad_rel_l2": mean_of((look.rel_l2 for look in looks), statistics.median),
+                    "grad_rel_l2": average((look.rel_l2 for look in looks), statistics.median),
                     "nonfinite_gradients": few(name for name, _ in steps.most_common()),
                     "scales": [format_scale(scaled[0].scales[at][1]) for at in (0, -1)] if scaled else [UNDEFINED],
                 }
@@ -738,7 +732,7 @@ def _mean_losses(learned: Learned) -> Iterator[tuple[str, list[float | None]]]:
     for row in learned.rows:
         if row.arm not in ARMS:
             means = (
-                None if None in values else mean_of(values)
+                None if None in values else average(values)
                 for values in zip(*(training.losses for training in row.trainings if training.losses), strict=False)
             )
             yield row.name, [mean for mean in means for _ in range(row.trainings[0].every)]

@@ -18,10 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from ampbench.core.precisions import COMPUTES, Factors, Precision
 from ampbench.errors import UnknownNameError, UsageError
-from ampbench.trace.formats import quantise
+from ampbench.trace.formats import CONVOLUTIONS, quantise
 from ampbench.trace.keep_fp32 import leave_fused, without_autocast
-
-_CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class _Layer(NamedTuple):
@@ -45,9 +43,9 @@ def _layer_of(module: torch.nn.Module) -> _Layer | None:
     if kind.__name__ == "Conv1D" and hasattr(module, "nf"):  # a linear layer of transformers, for GPT-2
         return _Layer(torch.matmul, outputs=1, inputs=0)
     if (
-        isinstance(module, _CONVOLUTIONS)
+        isinstance(module, CONVOLUTIONS)
         and module.groups == 1
-        and kind.forward in [row.forward for row in _CONVOLUTIONS]
+        and kind.forward in [row.forward for row in CONVOLUTIONS]
     ):
         method: Any = weakref.WeakMethod(module._conv_forward)
         return _Layer(lambda *factors: method()(*factors, None), channel=-1 - len(module.kernel_size))

@@ -195,7 +195,7 @@ def _rounded(values: torch.Tensor, form: Format) -> torch.Tensor:
     return (values / spacing).round() * spacing
 
 
-_CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class _Place(NamedTuple):
@@ -220,7 +220,7 @@ class FactorBlocks:
     def after(self, run: ModuleRun) -> None:
         """Count the inputs and weights of a layer, and the gradients of its outputs when these come."""
         module: Any = run.module
-        if not isinstance(module, (torch.nn.Linear, *_CONVOLUTIONS)):
+        if not isinstance(module, (torch.nn.Linear, *CONVOLUTIONS)):
             return
         channel = -1 - len(getattr(module, "kernel_size", ()))  # the dimension of channels, from the last
         for tensor in tensors_in((run.args, run.kwargs)):

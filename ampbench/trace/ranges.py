@@ -15,7 +15,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ampbench.records.ranges import ACTIVATION, GRADIENT, INPUT, UPDATE, WEIGHT, Magnitudes, Swallowed
-from ampbench.trace.dtypes import short_dtype
+from ampbench.trace.dtypes import HALVES, short_dtype
 from ampbench.trace.modules import ModuleRun, module_paths, tensors_in, version, watch_runs
 
 _SPREAD = 3
@@ -208,8 +208,6 @@ def _largest(module: torch.nn.Module, tensor: torch.Tensor) -> torch.Tensor:
     return rows.abs().amax(-1)
 
 
-LOW_DTYPES = (torch.float16, torch.bfloat16)
-
 _ORDER = (WEIGHT, INPUT, ACTIVATION, GRADIENT, UPDATE)
 
 _Key = tuple[str, str, str]
@@ -253,7 +251,7 @@ class Ranges:
         return [
             Swallowed(parameter=name, dtype=short_dtype(dtype), moved=moved, swallowed=lost)
             for name, (moved, losses) in self._moved.items()
-            for dtype, lost in zip(LOW_DTYPES, losses, strict=True)
+            for dtype, lost in zip(HALVES, losses, strict=True)
         ]
 
     def stop(self) -> None:
@@ -320,11 +318,11 @@ class Ranges:
         """Count the update of each parameter, and the part that each low dtype would lose."""
         while self._before:
             name, (after, before) = self._before.popitem()
-            visible = [0] * len(LOW_DTYPES)
+            visible = [0] * len(HALVES)
             counts = count_chunks(_differences(before, flat(after), visible))
             self._add(name.rpartition(".")[0], UPDATE, name, counts)
             changed = counts.elements - counts.zeros
-            moved, losses = self._moved.get(name, (0, [0] * len(LOW_DTYPES)))
+            moved, losses = self._moved.get(name, (0, [0] * len(HALVES)))
             self._moved[name] = (
                 moved + changed,
                 [old + changed - new for old, new in zip(losses, visible, strict=True)],
@@ -386,14 +384,14 @@ def watch_ranges(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
 
 
 def _differences(before: torch.Tensor, after: torch.Tensor, visible: list[int]) -> Iterator[torch.Tensor]:
-    """Yield a step's update in parts; add to `visible` the number of elements it changes in each of `LOW_DTYPES`.
+    """Yield a step's update in parts; add to `visible` the number of elements it changes in each of `HALVES`.
 
     A stored weight lies on the grid of its dtype, where half a unit decides; the fp32 weights that it was rounded from
     lie anywhere between two of its numbers, so that some of them cross over however little is added.
     """
     for start, end in zip(in_chunks(before), in_chunks(after), strict=True):
         added = end - start
-        for place, dtype in enumerate(LOW_DTYPES):
+        for place, dtype in enumerate(HALVES):
             stored = start.to(dtype)
             visible[place] += int(torch.count_nonzero(stored != (stored + added).to(dtype)))
         yield added
