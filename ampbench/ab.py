@@ -199,9 +199,9 @@ def left_out(arms: Iterable[ArmRequest]) -> str:
     """Return a note where every arm is a commit and the current files have changes, which no arm includes."""
     if not all(arm.ref for arm in arms):
         return ""
-    changed = len(_git("--candidate", "status", "--porcelain", "--untracked-files=no").splitlines())
-    text = f"neither arm has your uncommitted changes ({counted(changed, 'file')}): {HERE} has the current files"
-    return text if changed else ""
+    changed = _git("--candidate", "status", "--porcelain", "--untracked-files=no").splitlines()
+    files = counted(len(changed), "file")
+    return f"neither arm has your uncommitted changes ({files}): {HERE} has the current files" if changed else ""
 
 
 def _interpreter(option: str, text: str) -> str:
@@ -555,18 +555,15 @@ def timed_for(prepared: PreparedComparison, seconds: float | None = None) -> Pre
     Without `seconds`, a block measures for about as long as it starts servers: that costs the same for one case as for
     a hundred, and the fastest of more builds spreads less.
     """
-    if seconds is None:
-        builds = round(START_SECONDS / (3 * len(prepared.pairs) * BUILD_SECONDS))
-    else:
-        builds = round(seconds / TIMING_SECONDS)
-    builds = min(max(builds, FEWEST_BUILDS), MOST_BUILDS)
+    as_long_as_starts = START_SECONDS / (3 * len(prepared.pairs) * BUILD_SECONDS)
+    wanted = round(as_long_as_starts if seconds is None else seconds / TIMING_SECONDS)
+    builds = min(max(wanted, FEWEST_BUILDS), MOST_BUILDS)
     seconds = builds * TIMING_SECONDS if seconds is None else seconds
-
-    arms = {
-        name: dataclasses.replace(arm, settings=structs.replace(arm.settings, builds=builds, min_run_seconds=seconds))
-        for name, arm in (("baseline", prepared.baseline), ("candidate", prepared.candidate))
-    }
-    return dataclasses.replace(prepared, baseline=arms["baseline"], candidate=arms["candidate"])
+    baseline, candidate = (
+        dataclasses.replace(arm, settings=structs.replace(arm.settings, builds=builds, min_run_seconds=seconds))
+        for arm in (prepared.baseline, prepared.candidate)
+    )
+    return dataclasses.replace(prepared, baseline=baseline, candidate=candidate)
 
 
 def measure(

@@ -290,11 +290,6 @@ class Size(NamedTuple):
     to_fp32: float | None = None
     share: float | None = None
 
-    @property
-    def rate(self) -> float | None:
-        """The rate that it attained."""
-        return None if self.size is None else self.size.rate
-
 
 def sizes(of_device: Ceilings) -> list[Size]:
     """Return a row for each size that was measured, and one for each operation and dtype without any."""
@@ -318,10 +313,10 @@ COLUMNS: Sequence[Column[Size]] = (
     Column("size", lambda row: row.size and row.size.size, "size"),
     Column(
         "per_second",
-        lambda row: row.rate,
+        lambda row: row.size and row.size.rate,
         "attained",
         "FLOP/s",
-        lambda row: format_quantity(row.rate, "B/s" if row.found.operation in MOVING else "FLOP/s"),
+        lambda row: format_quantity(row.size and row.size.rate, "B/s" if row.found.operation in MOVING else "FLOP/s"),
     ),
     Column("to_fp32", lambda row: row.to_fp32, "to fp32", "ratio"),
     Column("datasheet_share", lambda row: row.share, "of peak", "share", rare=True),

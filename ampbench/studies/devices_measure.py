@@ -42,7 +42,6 @@ from ampbench.trace.rules import (
     run_trials,
     run_variants,
 )
-from ampbench.worker.environment import has_tf32
 from ampbench.worker.machine import Cpu, Device, precision_flags
 from ampbench.worker.memory import said_of
 from ampbench.worker.timing import FitnessWatch, time_build
@@ -82,7 +81,7 @@ class Task(NamedTuple):
 
     size: str
     work: int
-    build: Callable[[MakeTensor], Callable[[], object]]
+    build: Callable[[MakeTensor], Callable[[], Any]]
 
 
 def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]]:
@@ -182,32 +181,26 @@ def measure_ceiling(device: Device, operation: str, dtype: str, seconds: float) 
     """Return the ceiling of `device` with `operation` in `dtype`, over sizes, in about `seconds` without warm-up.
 
     Sizes that would take too long are left out with a note, but never the smallest. tf32 is fp32 with tf32 allowed.
-    `error` is an unsupported dtype or operation, or the error at the smallest size.
+    `error` is the error at the smallest size.
     """
     watch = FitnessWatch(device)
     attained: list[Attained] = []
     notes: list[str] = []
     errors: list[str] = []
-    if dtype == TF32 and not (device.type != "cpu" and has_tf32(device.type)):
-        errors.append(f"{device.type} has no tf32")
-    else:
-        long = {short: long for long, short in SHORT_DTYPES.items()}[FP32 if dtype == TF32 else dtype]
-        held: torch.dtype = getattr(torch, long)
-        series = tasks_of(operation, device.type, held)
-        budget = seconds / sum(map(len, series))
-        generator = torch.Generator(device.type)
-
-        def make(*shape: int, **_: Any) -> torch.Tensor:
-            return torch.randn(*shape, dtype=held, device=device.type, generator=generator)
-
-        with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
-            for tasks in series:
-                generator.manual_seed(0)
-                sizes, why = _grow(tasks, device, make, budget, LONGEST * seconds)
-                attained += sizes
-                if why:
-                    notes.append(f"{tasks[len(sizes)].size} and larger left out: {why}")
-                    errors.append(why)
+    long = {short: long for long, short in SHORT_DTYPES.items()}[FP32 if dtype == TF32 else dtype]
+    held: torch.dtype = getattr(torch, long)
+    series = tasks_of(operation, device.type, held)
+    budget = seconds / sum(map(len, series))
+    generator = torch.Generator(device.type)
+    make = partial(torch.randn, dtype=held, device=device.type, generator=generator)
+    with precision_flags(PRECISIONS[TF32 if dtype == TF32 else FP32]), torch.inference_mode():
+        for tasks in series:
+            generator.manual_seed(0)
+            sizes, why = _grow(tasks, device, make, budget, LONGEST * seconds)
+            attained += sizes
+            if why:
+                notes.append(f"{tasks[len(sizes)].size} and larger left out: {why}")
+                errors.append(why)
     return Ceiling(
         device=device.type,
         operation=operation,
@@ -230,20 +223,13 @@ def _grow(
         if expected > longest:
             return attained, f"one run would take about {format_seconds(expected)}"
         try:
-            samples = _samples(task.build(make), device, budget)
+            timing = time_build(task.build(make), device, budget_seconds=budget, max_samples=MAX_SAMPLES_PER_ROUND)
         except Exception as error:  # noqa: BLE001 - devices raise any error at unsupported operations
             device.release()
             return attained, said_of(error)
-        attained.append(Attained(size=task.size, work=task.work, samples=samples))
+        attained.append(Attained(size=task.size, work=task.work, samples=timing.samples))
         device.release()
     return attained, ""
-
-
-def _samples(step: Callable[[], object], device: Device, budget: float) -> list[float]:
-    def run() -> None:
-        step()
-
-    return time_build(run, device, budget_seconds=budget, max_samples=MAX_SAMPLES_PER_ROUND).samples
 
 
 def do_ceiling(work: Work, asked: CeilingAsked) -> Ceiling:

@@ -108,14 +108,16 @@ def find_disagreements(probe: RuleProbe) -> list[Disagreement]:
 def _disagreements(op: RuleObservation, in_any_dtype: set[str | None]) -> Iterator[Disagreement]:
     documented = tuple(map(op.documented.get, SOURCES))
     rules = {category for category in documented if category in HAVING_RULES}
-    kinds = {kind for category in documented if (kind := _against(op, category))}
-    kinds |= {"documents differ"} if len(rules) > 1 else set()
-    kinds |= {"no effect"} if op.registered and op.observed == UNLISTED else set()
-    kinds |= {"inherited"} if op.registered is False and op.observed in HAVING_RULES and not rules else set()
-    kinds |= {"depends on dtype"} if op.observed is not None and len(in_any_dtype) > 1 else set()
+    kinds = dict.fromkeys((_against(op, category) for category in documented), True) | {
+        "documents differ": len(rules) > 1,
+        "no effect": op.registered and op.observed == UNLISTED,
+        "inherited": op.registered is False and op.observed in HAVING_RULES and not rules,
+        "depends on dtype": op.observed is not None and len(in_any_dtype) > 1,
+    }
     disagreement = partial(Disagreement, op=op.name, device=op.device, dtype=op.dtype, registered=op.registered)
-    for kind in kinds:
-        yield disagreement(kind=kind, documented=documented, observed=op.observed or NO_SUCH_OP)
+    for kind, holds in kinds.items():
+        if kind and holds:
+            yield disagreement(kind=kind, documented=documented, observed=op.observed or NO_SUCH_OP)
     for variant, outcome in op.variants.items() if op.registered else ():
         exempt = tuple(
             "not eligible" if op.documented.get(source) and variant in EXEMPT[source] else None for source in SOURCES

@@ -285,20 +285,15 @@ def worked(study: Study[A, Any], session: Session[A], pieces: Sequence[Piece], w
         watch(piece, entry)
         writer.append(entry)
 
-    work = _work_of(study, dataclasses.replace(session, keep=keep))
+    def answered(channel: Channel, piece: Piece) -> Entry:
+        settings, task = session.prepared.settings, study.task
+        if study.on_devices is not None:
+            return filled(channel, study, settings, session.asked, piece.part)
+        assert task is not None
+        return ask_worker(channel, piece.planned, settings, task, study.request(session, piece.planned))
+
+    work = study.work(dataclasses.replace(session, keep=keep)) if study.work is not None else answered
     return do_pieces(session.prepared.open_channel, pieces, work, writer, watch)
-
-
-def _work_of(study: Study[Any, Any], session: Session[A]) -> Work:
-    settings, asked, task = session.prepared.settings, session.asked, study.task
-    if study.work is not None:
-        return study.work(session)
-    if study.on_devices is not None:
-        return lambda channel, piece: filled(channel, study, settings, asked, piece.part)
-    assert task is not None
-    return lambda channel, piece: ask_worker(
-        channel, piece.planned, settings, task, study.request(session, piece.planned)
-    )
 
 
 Watching = Callable[[Sequence[Piece]], AbstractContextManager[Watch]]

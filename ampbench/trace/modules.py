@@ -39,6 +39,7 @@ class ModuleStack:
     `name(tensor, what, name)` receives the parameters, buffers and inputs of each outermost module; keyword inputs once
     it is done, as torch shows them only then. `calls` looks at autocast before each module and pauses for those whose
     inference takes a fused path. `returned()` is called after the model, or after each outermost module without one.
+    The model itself has begun `calls` times.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ModuleStack:
         returned: Callable[[], None],
     ):
         self.path = ""
-        self.depth = 0
+        self.depth = self.calls = 0
         self.seen: Counter[ModuleKey] = Counter()
         self.order: dict[str, int] = {}
         self.owners: dict[str, str] = {}
@@ -107,6 +108,7 @@ class ModuleStack:
         self._calls.look()
         fused = isinstance(module, FUSED) and not module.training and not learning(module)
         self._stack.append((module, path, fused))
+        self.calls += module is self._model
         self.path = path
         self.depth += 1
         self.order.setdefault(path, len(self.order))
@@ -230,8 +232,7 @@ def _named_inputs(module: torch.nn.Module, args: tuple[Any, ...]) -> Iterator[tu
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for number, arg in enumerate(args):
         name = positional[number] if number < len(positional) else f"input {number}"
-        tensors = list(tensors_in(arg))
-        for place, tensor in enumerate(tensors):
+        for place, tensor in enumerate(tensors_in(arg)):
             yield name if isinstance(arg, torch.Tensor) else f"{name}[{place}]", tensor
 
 

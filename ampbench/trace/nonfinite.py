@@ -13,7 +13,6 @@ import torch
 from ampbench.records.ranges import IN_LOSS, FirstNonfinite
 from ampbench.trace.dtypes import Kind, op_kind
 from ampbench.trace.ledger import CastLedger, leaves_ahead, op_tensors, program_frames, recording
-from ampbench.trace.modules import hook_calls
 
 FRAMES = 5
 """How many lines of the program's own code are kept."""
@@ -61,11 +60,7 @@ def find_nonfinite(model: torch.nn.Module) -> Iterator["_Finder"]:
     of all ops are kept, so a block should hold steps, and programs are refused as by `trace_casts`.
     """
     finder = _Finder(model)
-
-    def count(module: torch.nn.Module, _: Any) -> None:
-        finder.step += module is model
-
-    with hook_calls(count), recording(finder):
+    with recording(finder):
         yield finder
 
 
@@ -76,7 +71,6 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
         super().__init__(model, sources=True)
         self.first: FirstNonfinite | None = None
         self._model = model
-        self.step = -1  # calls of the network before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op, record it, and look at its results."""
@@ -111,7 +105,7 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
             operation=row.name,
             module=row.module,
             phase=row.phase,
-            step=max(self.step, 0),
+            step=max(self.stack.calls - 1, 0),
             inputs_largest=max((side.largest for side in (before, state) if side.largest is not None), default=None),
             parameter=self._parameter(outputs) if row.phase == "backward" else "",
             frames=[*program_lines(), *code][-FRAMES:],
