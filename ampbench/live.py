@@ -28,7 +28,7 @@ from ampbench.core.precisions import BUILT_IN, Precision, meet
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import parse_seconds
 from ampbench.drive import session
-from ampbench.drive.planning import GIVEN, find_workloads
+from ampbench.drive.planning import GIVEN, NAME_EVERY, find_workloads
 from ampbench.drive.rounds import MOST_ROUNDS
 from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
@@ -79,7 +79,6 @@ def measure(
     Network, gradients, modes, random state and torch's switches are restored when this returns or raises. Ctrl-C
     returns the results so far. Raises `AmpbenchError`, in one line, for anything that cannot be measured.
     """
-    seconds = _seconds(budget)
     with no_trace(), contextlib.ExitStack() as stack:
         selection = selected(
             stack, model_or_workload, inputs, loss, targets=targets, optimizer=optimizer, precisions=precisions,
@@ -89,7 +88,7 @@ def measure(
             if phase:
                 raise UsageError("training needs a loss: measure(model, inputs, loss)")
             selection = structs.replace(selection, phases=["inference"])
-        return Result(_measured(selection, seconds, stack))
+        return Result(_measured(selection, _seconds(budget), stack))
 
 
 def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: Any = None, **arguments: Any) -> Findings:
@@ -102,17 +101,16 @@ def study(kind: str, model_or_workload: Any = None, inputs: Any = None, loss: An
     for invalid arguments, and where every case failed.
     """
     row = study_of(kind)
-    options = {name: value for name, value in arguments.items() if name not in SELECTING}
-    selecting = {name: value for name, value in arguments.items() if name in SELECTING}
+    selecting = {name: arguments.pop(name) for name in SELECTING if name in arguments}
     workload = model_or_workload if row.selects is not None else ""
     settings = Settings(isolation=row.selects is None)
     with no_trace(), contextlib.ExitStack() as stack:
         selection = selected(stack, workload, inputs, loss, **selecting)
-        asked = asked_for(row, options)
+        asked = asked_for(row, arguments)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-")))
-        command = [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads]
         done = begin(
-            row, selection, settings, asked, folder, "", command,
+            row, selection, settings, asked, folder, "",
+            [f"ampbench.{verb_of(kind).replace(' ', '.').replace('-', '_')}", *selection.workloads],
             watching=functools.partial(_watching_pieces, row.doing),
             open_channel=None if settings.isolation else InProcess,
         )  # fmt: skip
@@ -174,11 +172,12 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
         stack.callback(gc.unfreeze)
     settings = Settings(isolation=False, rounds=MOST_ROUNDS, budget_seconds=seconds)
     prepared = stack.enter_context(session.prepare(selection, settings))
-    session.require_work(prepared)
     in_phases = [  # inference first: training may take longer or be interrupted
         [sorted(first, key=lambda turn: turn.planned.case.phase), *others] for first, *others in prepared.schedule
     ]
-    prepared = dataclasses.replace(prepared, schedule=in_phases)
+    plan = [dataclasses.replace(case, skip=case.skip.replace(NAME_EVERY, 'precisions="all"')) for case in prepared.plan]
+    prepared = dataclasses.replace(prepared, plan=plan, schedule=in_phases)
+    session.require_work(prepared)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
     command = [MEASURE, *selection.workloads]
     with session.begin(prepared, folder, "", command) as writer, _watching() as show:
@@ -225,8 +224,7 @@ def label(workload: Any) -> str:
     if (source := importable(workload)) is not None:
         return source.name
     named = workload.module if isinstance(workload, Workload) else workload
-    name = getattr(named, "__name__", "") or type(named).__name__
-    return str(name).strip("<>")
+    return str(getattr(named, "__name__", "") or type(named).__name__).strip("<>")
 
 
 def importable(function: Any) -> WorkloadSource | None:

@@ -208,11 +208,12 @@ class Result(Shown):
         """
         tables = [f"{group.workload} · {described(group)}" for group in map(group_of, self.rows)]
         points = speed_points(zip(tables, self.rows, strict=True))
-        header = {"labelOrient": "top", "labelAnchor": "start"}
         layers = speed_layers(points, self.budget.output_rel_l2) if points else []
         spec = {
             "data": {"values": points},
-            "facet": {"row": {"field": "table", "title": None, "header": header}},
+            "facet": {
+                "row": {"field": "table", "title": None, "header": {"labelOrient": "top", "labelAnchor": "start"}}
+            },
             "spec": {"width": 420, "height": 220, "layer": layers},
         }
         return plotted(spec, "speed against error")
@@ -272,7 +273,7 @@ class Findings(Shown):
 
     def document(self) -> Document:
         """Return the statements and tables, as the verb prints them."""
-        return studies.document(self.study, self.stored, list(self.stored.cases))
+        return studies.document(self.study, self.stored, list(self.stored.cases), in_program=True)
 
     @cached_property
     def _subjects(self) -> list[Subject[Any]]:

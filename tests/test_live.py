@@ -26,6 +26,8 @@ from torch.utils._pytree import tree_leaves
 import ampbench
 from ampbench import live
 from ampbench.cli.main import main
+from ampbench.core.budget import Budget
+from ampbench.drive import planning
 from ampbench.records.changes import ChangeStatus, Evidence, Status
 from ampbench.records.kinds import CHECK, KEEP_FP32, KINDS, NONFINITE, WATCH
 from ampbench.studies.study import options_of, study_of
@@ -191,6 +193,8 @@ def test_a_result_tells_shows_saves_and_opens_itself(tmp_path: Path, monkeypatch
     assert isinstance(result.take, list)
     assert "all in one process" in str(result)
     assert str(result).splitlines()[1] in result._repr_html_()
+    strict = ampbench.Result(result.stored, Budget(output_rel_l2=1e-9))
+    assert '  ampbench.explain.keep_fp32(..., precisions="bf16_pure", phase="inference")\n' in str(strict)
     data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert [row["case_id"] for row in data["rows"]] == [verdict["case_id"] for verdict in data["verdicts"]]
     assert "4 points" in repr(result.plot())
@@ -220,11 +224,16 @@ class Stopped(nn.Linear):
         return super().forward(x)
 
 
-def test_inference_is_measured_whole_before_training_and_the_header_names_weights_in_half():
+def test_inference_is_measured_whole_before_training_and_the_header_names_weights_in_half(
+    monkeypatch: pytest.MonkeyPatch,
+):
     net = Stopped(4, 3, dtype=torch.bfloat16)
     result = ampbench.measure(net, rows(), torch.sum, **{**QUICK, "budget": 60})
     assert "Stopped · inference · weights loaded in bf16 · " in str(result)
     assert {(row["phase"], row["outcome"]) for row in result.rows} == {("inference", "ok"), ("training", "skipped")}
+    monkeypatch.setattr(planning, "emulated_of", lambda *_: ["bf16"])
+    with pytest.raises(ampbench.AmpbenchError, match=r'slow.* \(precisions="all" runs it\)'):
+        ampbench.measure(net, rows(), phase="inference", device="cpu")
 
 
 def test_an_optimizer_is_copied_with_its_groups_and_its_state_is_late_evidence(monkeypatch: pytest.MonkeyPatch):
@@ -386,7 +395,8 @@ def test_a_study_of_a_network_leaves_no_trace_and_shows_itself(
     path = found.save("results")
     assert ampbench.open(path).to_dict() == found.to_dict()
     assert main(["show", header.run]) == 0
-    assert capsys.readouterr().out.strip("\n") == str(found)
+    out = capsys.readouterr().out.strip("\n")
+    assert out.replace("-v has", ".tables has").replace("(-v: with", "(.code: with") == str(found)
 
 
 @pytest.mark.parametrize("ending", [raising, interrupted])

@@ -110,7 +110,9 @@ def _done(study: Study[Any, Any], context: click.Context, values: dict[str, Any]
         refuse_beside_resume(context, WITH_RESUME)
         return go_on(study, values["resume"], results, tell)
     selection, settings = _called(make_selection, values), _called(make_settings, values)
-    asked = asked_for(study, {row.name: _typed(row, values[row.name]) for row in options_of(study)})
+    options = {row.name: values[row.name] for row in options_of(study)}
+    options |= {row.name: typed_seconds(f"--{row.name}", values[row.name]) for row in options_of(study) if row.seconds}
+    asked = asked_for(study, options)
     command, watching = ["ampbench", *sys.argv[1:]], _watching(study)
     try:
         done = begin(study, selection, settings, asked, results, values["label"], command, watching=watching)
@@ -123,10 +125,6 @@ def _done(study: Study[Any, Any], context: click.Context, values: dict[str, Any]
 def _called(make: Callable[..., Value], values: Mapping[str, Any]) -> Value:
     """Return the result of a function on the `values` of its parameters."""
     return make(**{name: values[name] for name in parameters_of(make) if name in values})
-
-
-def _typed(option: StudyOption, value: Any) -> Any:
-    return typed_seconds(f"--{option.name.replace('_', '-')}", value) if option.seconds else value
 
 
 Tell = Callable[[StoredRun], None]
@@ -197,6 +195,7 @@ def _finished(study: Study[Any, Any], done: Worked, tell: Tell, results: Path) -
         stored = done.stored()
         tell(stored)
     print_note(f"run {stored.header.run}: {stored.path}")
+    print_note(f"ampbench show {run_words(stored.path, results)} shows it again")
     interrupted = stored.ending == "interrupted"
     if interrupted:
         print_note("interrupted: what was seen until then is kept")

@@ -181,7 +181,7 @@ class ServerChannel:
         try:
             code = self._process.wait(timeout=ENDING_SECONDS)
         except subprocess.TimeoutExpired:
-            return "does not answer"
+            return "does not answer: end other work on this machine, then try again"
         words = self._last_words()
         return f"{way_ended(code)}{words and f': {words}'}"
 

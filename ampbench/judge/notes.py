@@ -207,7 +207,7 @@ def _losses(stored: StoredRun, _: Sequence[Row], *, note: Note) -> Iterator[Held
 def _unquiet(stored: StoredRun, rows: Sequence[Row], *, device: bool) -> Iterator[Held]:
     causes, devices = fitness.unquiet(stored), set(measured_devices(rows))
     if causes and device is (devices != {"cpu"} and fitness.unsteady_device(stored)):
-        threads = "cpu" in devices and stored.header.environment.threads != 1
+        threads = "cpu" in devices and stored.header.environment.threads != 1 and not stored.header.in_program
         facts: dict[str, float | str] = {} if device else {"threads": threads, "longer": stored.header.longer}
         yield THE_RUN, {"causes": "; ".join(causes), **facts}
 

@@ -161,11 +161,15 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.arm is None and (not self.explains or KINDS[self.explains].resumed)
 
     @property
+    def in_program(self) -> bool:
+        """Whether a Python program measured, by `ampbench.measure`."""
+        return self.command[:1] == [MEASURE]
+
+    @property
     def longer(self) -> str:
         """The setting for more rounds: `--rounds` if it was given, else the budget."""
-        if self.settings.budget_seconds is None:
-            return "--rounds"
-        return "budget=" if self.command[:1] == [MEASURE] else "--budget"
+        budget = "budget=" if self.in_program else "--budget"
+        return "--rounds" if self.settings.budget_seconds is None else budget
 
 
 MEASURE = "ampbench.measure"

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from ampbench.core.precisions import ordered
 from ampbench.core.units import FORMATS, format_error, times
-from ampbench.show.rows import Row, is_wrong, judged_error, number
+from ampbench.show.rows import Row, deciding_error, is_wrong, number
 from ampbench.show.wording import verdict_words
 
 N = TypeVar("N")
@@ -153,7 +153,7 @@ def speed_points(rows: Iterable[tuple[str, Row]]) -> list[dict[str, Any]]:
     """Return the points of pairs of table and row (with its verdict) that have a speed and an error."""
     points = []
     for table, row in rows:
-        error, speed = judged_error(row), number(row["speedup_vs_fp32"])
+        error, speed = deciding_error(row), number(row["speedup_vs_fp32"])
         if error and speed and math.isfinite(error):
             low, high = number(row["speedup_low"]), number(row["speedup_high"])
             between = "" if low is None or high is None else f" ({times(low)} to {times(high)})"

@@ -26,8 +26,8 @@ from ampbench.show.rows import (
     Group,
     Row,
     Take,
+    deciding_error,
     grouped,
-    judged_error,
     number,
     passed_over,
     precision_label,
@@ -150,7 +150,7 @@ def _line(network: Network, row: Row | None) -> Line:
         "machine": network.machine,
         "precision": None if row is None else precision_label(row),
         **{name: number(known[name]) for name in NUMBERS},
-        "error": None if row is None else judged_error(row),
+        "error": None if row is None else deciding_error(row),
         **{name: known[name] for name in VERDICT_COLUMNS},
         "because": network.because if row is None or row["taken"] else verdict_words(row),
         "case_id": known["case_id"],
@@ -236,7 +236,7 @@ def brought(networks: Sequence[Network]) -> Block:
 
     cells = []
     for (_, label), rows in sorted(groups.items(), key=itemgetter(0)):
-        errors = [error for row in rows if (error := judged_error(row)) is not None]
+        errors = [error for row in rows if (error := deciding_error(row)) is not None]
         taken, right = sum(bool(row["taken"]) for row in rows), sum(row["verdict"] == Status.OK for row in rows)
         means = mean(rows, "speedup_vs_fp32"), mean(rows, "memory_ratio_vs_fp32")
         worst = format_error(max(errors)) if errors else ""

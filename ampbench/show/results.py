@@ -46,10 +46,10 @@ EVIDENCE: Mapping[str, str] = {
 EXPLAINS: Mapping[StrEnum | None, tuple[str, str, float]] = {
     Refusal.OUTPUTS: ("origin", "", 0.0),
     Refusal.GRADIENTS: ("origin", "", 0.0),
-    Refusal.ERROR: ("keep-fp32", "--max-error", Budget.output_rel_l2),
-    Refusal.GRADIENT_ERROR: ("keep-fp32", "--max-gradient-error", Budget.grad_rel_l2),
+    Refusal.ERROR: ("keep_fp32", "--max-error", Budget.output_rel_l2),
+    Refusal.GRADIENT_ERROR: ("keep_fp32", "--max-gradient-error", Budget.grad_rel_l2),
 }
-"""The verb that explains a refusal or finds its remedy, the option of its limit, and the default of that option."""
+"""The function that explains a refusal or finds its remedy, the option of its limit, and the default of that option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,11 @@ def _next(take: Take, header: Header) -> Iterator[str]:
         and not (header.imported or selection.overrides or selection.sweeps or selection.preset)
     ):
         verb, limit, default = EXPLAINS[passed.code]
-        parts = [f"  ampbench explain {verb} {shlex.quote(passed.workload)} --precision {passed.precision}"]
+        if header.in_program:
+            yield f'  ampbench.explain.{verb}(..., precisions="{passed.precision}", phase="{passed.phase}")'
+            return
+        named = f"{verb.replace('_', '-')} {shlex.quote(passed.workload)}"
+        parts = [f"  ampbench explain {named} --precision {passed.precision}"]
         _, named, recipe = take.group.recipe.partition("optimizer=")
         phase = ["--phase training"] if passed.phase == "training" else []
         parts += [f"--optimizer {recipe.replace(',', ':', 1)}"] if named else phase

@@ -38,7 +38,6 @@ SCREEN, WIDTH = 36, 80
 """The lines of a screen and their width; the notes that follow make it 40 lines."""
 ROWS, FEWEST = 10, 3
 """The most rows of a table on a screen; a table without room for the fewest is left out."""
-REST = "-v has the rest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,14 @@ def subjects_of(
 
 
 def document(
-    study: "Study[Any, Any]", stored: StoredRun, case_ids: Sequence[str], *, everything: bool = False
+    study: "Study[Any, Any]",
+    stored: StoredRun,
+    case_ids: Sequence[str],
+    *,
+    everything: bool = False,
+    in_program: bool = False,
 ) -> Document:
-    """Return the document of a study on the cases `case_ids` of a run: one screen, or `everything`."""
+    """Return the document of a study on the cases `case_ids` of a run: a screen (`in_program`: `Findings`), or all."""
     kind, known, subjects = KINDS[study.kind], found_of(study, stored), subjects_of(study, stored, case_ids)
     key, header, first = study.key or kind.found.line, stored.header, study.tables[0]
     of_cases = {subject.case.case_id: subject for subject in subjects if subject.case}
@@ -110,10 +114,11 @@ def document(
         return plain
 
     missing = _missing(stored, outcomes)
+    more, further = (".tables", ".code") if in_program else ("-v", "-v")
     code = [
         pasted
         for subject in (subjects if everything or len(subjects) == 1 else ())
-        for pasted in _pasted(study, subject, several=len(subjects) > 1, everything=everything)
+        for pasted in _pasted(study, subject, several=len(subjects) > 1, more="" if everything else further)
     ]
     room = SCREEN - len(missing) - sum(pasted.text.count("\n") + 2 for pasted in code)
 
@@ -121,8 +126,8 @@ def document(
         if everything:
             return [_unfolded(section(study, subject.case, subject.found)) for subject in subjects]
         if len(subjects) > 1 and all(any(study.conclusions(subject.case, subject.found)) for subject in subjects):
-            return [_listing(study, subjects, room)]
-        return [_on_screen(study, subject, room // len(subjects)) for subject in subjects]
+            return [_listing(study, subjects, room, more)]
+        return [_on_screen(study, subject, room // len(subjects), more) for subject in subjects]
 
     return Document(
         sections=sections,
@@ -139,15 +144,15 @@ def document(
     )
 
 
-def _pasted(study: "Study[Any, Any]", subject: Subject[Any], *, several: bool, everything: bool) -> Iterator[Code]:
-    """Yield the code to paste of a subject, with `everything` for further tools, too."""
+def _pasted(study: "Study[Any, Any]", subject: Subject[Any], *, several: bool, more: str) -> Iterator[Code]:
+    """Yield the code to paste of a subject; that for further tools, too, unless `more` has it."""
     texts = study.code(subject.case, subject.found) if subject.case else {}
     owner = f" for {subject.name}" if several else ""
     for place, (tool, text) in enumerate(texts.items()):
-        if everything and place:
+        if place and not more:
             yield Code(f"To paste{owner}, with {tool}", text)
         elif not place:
-            hint = "" if everything or len(texts) == 1 else f" (-v: with {', '.join([*texts][1:])})"
+            hint = f" ({more}: with {', '.join([*texts][1:])})" if more and len(texts) > 1 else ""
             yield Code(f"To paste{owner}{hint}", text)
 
 
@@ -195,7 +200,7 @@ def section(study: "Study[Any, Found]", case: Case | None, record: Found) -> Sec
     )
 
 
-def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -> Section:
+def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int, more: str) -> Section:
     """Return the section of a subject in `room` lines: its tables' first rows, folded ones only where all fits."""
     whole = section(study, subject.case, subject.found)
     room -= len(wrapped(whole.title, WIDTH)) + 2
@@ -209,12 +214,12 @@ def _on_screen(study: "Study[Any, Found]", subject: Subject[Found], room: int) -
             blocks.append(cut(block, most) if block.rows else block)
             room -= _lines(blocks[-1])
             hidden += len(block.rows) - len(blocks[-1].rows)
-    return Section(whole.title, [*blocks, _rest(hidden)])
+    return Section(whole.title, [*blocks, _rest(hidden, more)])
 
 
-def _rest(hidden: int) -> Block:
+def _rest(hidden: int, more: str) -> Block:
     """Return the last line of a screen that leaves out some rows of its tables."""
-    return Block(as_sentence(REST + (f": {counted(hidden, 'more row')}" if hidden else "")))
+    return Block(as_sentence(f"{more} has the rest" + (f": {counted(hidden, 'more row')}" if hidden else "")))
 
 
 def _unfolded(whole: Section) -> Section:
@@ -226,7 +231,7 @@ def _lines(block: Block) -> int:
     return len(block_lines(block, WIDTH)) + bool(block.rows)
 
 
-def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: int) -> Section:
+def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: int, more: str) -> Section:
     """Return a row for each subject, the most problems first, with one or two conclusions, in `room` lines."""
     cases = [subject.case for subject in subjects if subject.case]
     precisions = {case.precision for case in cases}
@@ -244,7 +249,7 @@ def _listing(study: "Study[Any, Any]", subjects: Sequence[Subject[Any]], room: i
         listed = Block("", listed.headers, [[name, answer] for name, _, answer in rows])
     most = bisect_right(range(1, len(rows) + 1), room - 3, key=lambda length: _lines(cut(listed, length)))
     title = " · ".join(filter(None, [counted(len(subjects), study.subject), *traits]))
-    return Section(title, [cut(listed, most), _rest(len(rows) - most)])
+    return Section(title, [cut(listed, most), _rest(len(rows) - most, more)])
 
 
 def _sentences(statements: Sequence[Statement]) -> list[str]:

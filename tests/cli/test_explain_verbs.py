@@ -137,7 +137,8 @@ def test_a_users_network_overflows_where_it_multiplies(tmp_path: Path, ampbench:
     (tmp_path / "model.py").write_text(OVERFLOWING)
     said = ampbench("explain", "origin", "model.py:make", "--precision", "fp16_pure", "--json")
     (run,) = list_runs(tmp_path / "results")
-    assert (said.code, said.err) == (0, f"run {run.stem}: results/runs/{run.name}\n")
+    assert (said.code, said.err.splitlines()[0]) == (0, f"run {run.stem}: results/runs/{run.name}")
+    assert f"ampbench show {run.stem} shows it again\n" in said.err
     (case,) = json.loads(said.out)["cases"]
     assert (case["case"]["precision"], case["case"]["phase"]) == ("fp16_pure", "inference")
     found = {row["module"]: row for row in case["tables"]["modules"]}

@@ -34,11 +34,19 @@ def test_what_is_given_wins_over_what_is_inherited_and_that_over_what_every_serv
     assert (found["HOME"], found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"]) == ("/home/a", "1", "1")
 
 
-def test_a_python_without_torch_is_told_how_to_get_it(tmp_path):
+REMEDIES = {
+    """echo "ModuleNotFoundError: No module named 'torch'" >&2; exit 1""": "install it there: pip install torch",
+    "exec 1>&-; exec sleep 60": "does not answer: end other work",
+}
+
+
+@pytest.mark.parametrize(("does", "remedy"), REMEDIES.items())
+def test_a_python_that_cannot_serve_names_the_remedy(tmp_path, monkeypatch, does: str, remedy: str):
+    monkeypatch.setattr(servers, "ENDING_SECONDS", 0.5)
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
+    python.write_text(f"#!/bin/sh\n{does}\n")
     python.chmod(0o755)
-    with pytest.raises(NothingToRunError, match="No module named 'torch'; install it there: pip install torch"):
+    with pytest.raises(NothingToRunError, match=remedy):
         ServerChannel(str(python))
 
 

@@ -37,13 +37,9 @@ ROWS = [Row("first", 0.0152), Row("second", None), Row("third", math.nan)]
 
 
 def test_people_see_columns_with_a_heading_in_their_units_and_numbers_to_the_right() -> None:
-    assert table("Times", COLUMNS, ROWS, "of a step") == Block(
-        "Times",
-        ["what", "step"],
-        [["first", "15.2 ms"], ["second", "–"], ["third", "–"]],
-        "of a step",
-        numbers=["step"],
-    )
+    cells = [["first", "15.2 ms"], ["second", "–"], ["third", "–"]]
+    times = Block("Times", ["what", "step"], cells, "of a step", numbers=["step"])
+    assert table("Times", COLUMNS, ROWS, "of a step") == times
 
 
 def test_a_rare_column_is_there_where_one_row_has_something_in_it() -> None:

@@ -12,7 +12,7 @@ from ampbench.core.budget import Budget
 from ampbench.core.units import times
 from ampbench.judge.verdict import takes_of
 from ampbench.result import Result
-from ampbench.show.networks import Network, brought, in_order, networks_of, tables
+from ampbench.show.networks import Network, brought, in_order, lines_of, networks_of, tables
 from ampbench.show.rows import Row
 from ampbench.store import StoredRun, read_run
 from tests.report.large_runs import write_zoo_run
@@ -63,6 +63,8 @@ def test_a_row_has_what_the_run_advises_with_its_numbers(networks: list[Network]
     assert (cells["network"], cells["take"]) == (best.name, best.take.precision)
     low, high = best.taken["speedup_low"], best.taken["speedup_high"]
     assert cells["speed"] == f"{best.taken['speedup_vs_fp32']:.2f}x ({low:.2f}–{high:.2f})"
+    later = replace(best, rows=[{**best.taken, "output_worst_rel_l2_late": 0.25}])
+    assert lines_of([later])[0]["error"] == 0.25  # the error of the table of cases
     blind = replace(best, rows=[{**row, "memory_ratio_vs_fp32": None} for row in best.rows])
     (block,) = tables([blind])
     assert block.rows[0][block.headers.index("memory")] == ""
