@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -183,15 +184,11 @@ def checked_out(option: str, arm: ArmRequest) -> Iterator[Checkout | None]:
         return
     repository = Path(_git(option, "rev-parse", "--show-toplevel"))
     commit = _commit(option, arm.ref)
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="ampbench-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise UsageError(f"{option}: no temporary folder can be made: {error.strerror}") from None
-    with folder:
-        root = Path(folder.name) / repository.name
+    with tempfile.TemporaryDirectory(prefix="ampbench-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder) / repository.name
         root.mkdir()
         for arguments in (["read-tree", commit], ["checkout-index", "--all", f"--prefix={root}/"]):
-            _git(option, *arguments, folder=repository, GIT_INDEX_FILE=f"{folder.name}/index")
+            _git(option, *arguments, folder=repository, GIT_INDEX_FILE=f"{folder}/index")
         yield Checkout(commit=commit, root=root, repository=repository)
 
 
@@ -679,9 +676,7 @@ def _prepared_arm(
     for source in sources:
         source_in(checkout, source)
 
-    def open_channel() -> ServerChannel:
-        return ServerChannel(request.python, preload, request.variables, paths, folder_in(checkout))
-
+    open_channel = partial(ServerChannel, request.python, preload, request.variables, paths, folder_in(checkout))
     try:
         pool = Pool({ONLY: open_channel}).open()
     except NothingToRunError as error:
@@ -721,16 +716,16 @@ def _pairs(baseline: PreparedArm, candidate: PreparedArm) -> dict[str, tuple[Pla
 
 def _lanes(prepared: PreparedComparison, writers: list[RunWriter], control: bool) -> list[Lane]:
     """Return the lanes: baseline, control if there is one, candidate."""
-    ours = {case_id: pair[0] for case_id, pair in prepared.pairs.items()}
-    theirs = {case_id: pair[1] for case_id, pair in prepared.pairs.items()}
-    baseline, candidate = prepared.baseline, prepared.candidate
-
-    rows = [("baseline", ours, baseline, writers[0]), ("candidate", theirs, candidate, writers[1])]
-    if control:
-        rows.insert(1, ("control", ours, baseline, writers[0]))
+    ours, theirs = ({case_id: pair[side] for case_id, pair in prepared.pairs.items()} for side in (0, 1))
+    rows = (
+        ("baseline", ours, prepared.baseline, writers[0]),
+        ("control", ours, prepared.baseline, writers[0]),
+        ("candidate", theirs, prepared.candidate, writers[1]),
+    )
     return [
         Lane(name, cases, arm.settings, arm.open_channel, writer.append, control=name == "control")
         for name, cases, arm, writer in rows
+        if control or name != "control"
     ]
 
 

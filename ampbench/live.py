@@ -302,13 +302,12 @@ def _apart(workload: Workload, optimizer: Any) -> Workload:
             )
         workload = dataclasses.replace(workload, optimizer=optimizer)
     copies: dict[int, Any] = {}
-
-    def copied(original: Any) -> Any:
-        return carried(original, copies, copy.deepcopy, lambda _: None)[0]
-
     try:
         network = copy.deepcopy(module, copies)
-        loss, step, make = copied(workload.loss), copied(workload.step), copied(workload.optimizer)
+        loss, step, make = (
+            carried(original, copies, copy.deepcopy, lambda _: None)[0]
+            for original in (workload.loss, workload.step, workload.optimizer)
+        )
         inputs, targets = pytree.tree_map(  # every step copies tensors
             lambda leaf: leaf if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf),
             (workload.inputs, workload.targets),

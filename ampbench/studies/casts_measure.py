@@ -214,10 +214,8 @@ def _graph_of(graph: str, step: Step) -> GraphTrace:
         return traced_graph(step.module, args, kwargs, step.network.autocast)
     if graph == AUTOGRAD:
         output, loss = step.network.forward_and_loss()
-        ends = [loss] if loss is not None else [tensor for tensor in outputs_in(output) if tensor.requires_grad]
-        if not ends:
-            raise ValueError("no output of the network needs a gradient")
-        return autograd_graph(ends[0], step.module)
+        end = loss if loss is not None else next(tensor for tensor in outputs_in(output) if tensor.requires_grad)
+        return autograd_graph(end, step.module)
 
     def run(forward: Callable[..., Any]) -> Any:
         step.rewind()

@@ -425,10 +425,8 @@ def ceilings_known(results: Path | str, environment: Environment) -> list[Ceilin
     from ampbench import store
 
     def is_its(header: Header) -> bool:
-        measured = header.environment
-        return header.explains == CEILINGS and all(
-            getattr(measured, name) == getattr(environment, name) for name in _SAME
-        )
+        same = (getattr(header.environment, name) == getattr(environment, name) for name in _SAME)
+        return header.explains == CEILINGS and all(same)
 
     def holds(ceiling: Ceiling, measured: Environment) -> bool:
         was, now = measured.device(ceiling.device), environment.device(ceiling.device)

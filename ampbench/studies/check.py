@@ -221,13 +221,10 @@ def pointers(stored: "StoredRun") -> Iterator[Statement]:
 
 
 def _is_mended(check: Check, version: str) -> bool:
-    """Return whether a version of torch is known to have repaired a check's defect; False for an unreadable version."""
-    from packaging.version import InvalidVersion, Version
+    """Return whether a version of torch is known to have repaired a check's defect."""
+    from packaging.version import Version
 
-    try:
-        return bool(check.mended) and Version(version) >= Version(check.mended)
-    except InvalidVersion:
-        return False
+    return bool(check.mended) and Version(version) >= Version(check.mended)
 
 
 def _met(stored: "StoredRun") -> Iterator[tuple[Check, str, CheckCode, str]]:

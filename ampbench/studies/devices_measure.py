@@ -96,19 +96,17 @@ def tasks_of(operation: str, device: str, dtype: torch.dtype) -> list[list[Task]
         if device == "cpu" and dtype is torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             series.append([_layer(*shape, "onednn") for shape in LAYERS[kind]])
         return series
-    if operation in (CONV, ATTENTION):
+    if operation == CONV:
         kinds = [(kernel, layout) for layout in FORMATS for kernel in (3, 1)]
         series = [
             [_convolution(*shape, layout) for shape in CONVOLUTIONS[kind] if shape[-1] == kernel]
             for kernel, layout in kinds
         ]
-        if operation == ATTENTION:
-            series = [[_attention(*shape) for shape in ATTENTIONS[kind]]]
         return [sorted(tasks, key=lambda task: task.work) for tasks in series]
-    if operation == READ:
-        return [[_read(1 << power, dtype.itemsize) for power in COPIES[kind]]]
-    assert operation == COPY
-    return [[_copy(1 << power, dtype.itemsize) for power in COPIES[kind]]]
+    if operation == ATTENTION:
+        return [[_attention(*shape) for shape in ATTENTIONS[kind]]]
+    move = {COPY: _copy, READ: _read}[operation]
+    return [[move(1 << power, dtype.itemsize) for power in COPIES[kind]]]
 
 
 def _of(shapes: Sequence[tuple[int, ...]], run: Callable[..., object]) -> Callable[[MakeTensor], Callable[[], object]]:

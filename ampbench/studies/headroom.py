@@ -643,15 +643,14 @@ MODULE_COLUMNS: Sequence[Column[Module]] = (
 
 def _event_columns(event: str, key: str, outputs: str) -> list[Column[Outcome]]:
     """Return the columns of an event whose names begin with `key`; `outputs`: what a module's outputs then are."""
-
-    def share(row: Outcome) -> float | None:
-        return getattr(row.error, outputs) / row.error.elements if row.error.elements else None
-
     return [
         Column(f"{key}_predicted", lambda row: row.events[event].predicted, f"{event} predicted of", rare=True),
         Column(f"{key}_seen", lambda row: row.events[event].seen),
-        Column("", share, outputs, "share"),
-    ]
+        Column(
+            "", lambda row: getattr(row.error, outputs) / row.error.elements if row.error.elements else None, outputs,
+            "share",
+        ),
+    ]  # fmt: skip
 
 
 SEEN: Sequence[Column[Outcome]] = (

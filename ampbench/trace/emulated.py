@@ -165,11 +165,7 @@ def precision_at(row: Precision, network: torch.nn.Module) -> Callable[[str], Pr
     """Return the function that gives the precision of a module by its path; None for one kept in fp32."""
     fp32, every = kept_by(row, network, dtype="fp32"), kept_by(row, network)
     plain = replace(row, name="kept", compute="", keep=())
-
-    def at(path: str) -> Precision | None:
-        return None if _within(path, fp32) else plain if _within(path, every) else row
-
-    return at
+    return lambda path: None if _within(path, fp32) else plain if _within(path, every) else row
 
 
 def _within(path: str, names: Iterable[str]) -> bool:

@@ -221,11 +221,10 @@ _HIDE = ("CheckpointFunction", "CompiledFunction")
 def autograd_graph(output: torch.Tensor, model: torch.nn.Module) -> GraphTrace:
     """Return the casts in the autograd graph of `output`, in the order in which autograd will run them.
 
-    A cast's `name` is the weight whose gradient it casts, "" for the gradient of an activation.
+    `output` needs a gradient. A cast's `name` is the weight whose gradient it casts, "" for the gradient of an
+    activation.
     """
-    root = output.grad_fn
-    if root is None:
-        return GraphTrace(graph=AUTOGRAD, error="the output needs no gradient, so autograd keeps no graph of it")
+    root: Any = output.grad_fn
     nodes, known = [root], {root}
     for node in nodes:
         new = [following for following, _ in node.next_functions if following is not None and following not in known]
@@ -414,9 +413,12 @@ def _operation(index: int, parts: list[Node], modules: Modules, *, backward: boo
     packet = getattr(original, "overloadpacket", None)
     members = set(parts)
     inputs = dict.fromkeys(source for part in parts for source in part.all_input_nodes if source not in members)
-    used = [part for part in parts if any(user.op == "call_function" and user not in members for user in part.users)]
+    users = {part: [user for user in part.users if user not in members] for part in parts}
     used = [
-        part for part in used if any(_target_name(user) != "aten.copy_" for user in part.users if user not in members)
+        part
+        for part, others in users.items()
+        if any(user.op == "call_function" for user in others)
+        and any(_target_name(user) != "aten.copy_" for user in others)
     ]
     result = (used or parts)[-1]
     outputs = [result, *(part for part in used if part is not result)]
@@ -486,11 +488,9 @@ class _Backend:
             plain = match[1] if match else name  # an input of the model, or a value from before a graph break
             broken = plain.startswith("stack")
             names.setdefault(place, _Stored(ACTIVATION if broken else INPUT, "" if broken else plain, value))
-
-        def inner(graph: torch.fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
-            return self.lower(graph, example_inputs, names, options)
-
-        return compile_fx(module, inputs, inner_compile=inner)
+        return compile_fx(
+            module, inputs, inner_compile=lambda graph, given, **options: self.lower(graph, given, names, options)
+        )
 
     def __deepcopy__(self, memo: Any) -> "_Backend":
         """Return itself: inductor sometimes copies its options, `fused` among them."""

@@ -40,6 +40,7 @@ from ampbench.records.casts import (
     INPUT,
     INTERNAL,
     NOT_NEEDED,
+    OP_COLUMNS,
     REUSED,
     STATE,
     WEIGHT,
@@ -51,6 +52,7 @@ from ampbench.records.casts import (
     Promotion,
     WeightUse,
     cache_bytes,
+    op_rows,
 )
 from ampbench.trace.dtypes import HALVES, Kind, op_kind, resolving, short_dtype, take_apart
 from ampbench.trace.modules import ModuleStack
@@ -273,9 +275,8 @@ class CallMode(TorchFunctionMode):
             return func(*args, **kwargs)
         self.look()
         self._number += 1
-        source = None
-        if self._sources:
-            source = next((f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in program_frames()), None)
+        frame = next(program_frames(), None) if self._sources else None
+        source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else None
         explicit = getattr(func, "__name__", "") in CONVERSIONS or kwargs.get("dtype") is not None
         self.current = Call(self._number, func, explicit, self.autocast, source)
         try:
@@ -556,8 +557,6 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def to_frame(self) -> "pd.DataFrame":
         """Return a row per op, with the columns of its `Operation` and, where it is a cast, of its `Cast`."""
         import pandas as pd  # half a second that a worker need not wait for
-
-        from ampbench.records.casts import OP_COLUMNS, op_rows
 
         return pd.DataFrame(op_rows(self.trace), columns=OP_COLUMNS).astype({"seconds": float})
 

@@ -192,10 +192,8 @@ def test_the_casts_are_those_that_the_backward_pass_then_makes():
     assert [(cast.from_dtype, cast.to_dtype, cast.elements) for cast in graph.casts] == made
 
 
-def test_an_output_without_a_gradient_has_no_graph_and_a_note_tells_of_hidden_ones():
+def test_a_note_tells_of_graphs_that_the_autograd_graph_hides():
     model = two_layers()
-    with torch.no_grad():
-        assert "no gradient" in autograd_graph(loss_of(model, torch.randn(4, 8)), model).error
     with autocast():
         hidden = checkpoint(model, torch.randn(4, 8, requires_grad=True), use_reentrant=True)
     graph = autograd_graph(hidden, model)
