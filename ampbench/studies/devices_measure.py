@@ -327,9 +327,7 @@ def do_check(work: Work, asked: CheckAsked) -> Checked:
     """Do the task "check"; a timed check that other work spoilt shows nothing."""
     watch = FitnessWatch(Cpu())  # such checks are of a CPU
     result = run_program(asked.check, asked.text, work.device_type)
-    if not CHECKS[asked.check].timed or result.why:
-        return result
-    spoilt = unfit(watch.seen())
+    spoilt = unfit(watch.seen()) if CHECKS[asked.check].timed and not result.why else None
     if spoilt is None:
         return result
     why = f"other work took {format_share(spoilt)} of the CPU while this was timed: do not trust its times"

@@ -101,11 +101,10 @@ def try_kept(
     return Trial(case_id=case.case_id, kept=list(kept), error=reason)
 
 
-def time_sets(
-    workload: Workload, case: Case, device: Device, kept_sets: Sequence[Sequence[str]], seconds: float
-) -> Timing:
-    """Return time and peak memory of a step of `case` with each of `kept_sets` in fp32, in about `seconds`."""
-    notes: list[str] = []
+def do_timing(work: Work, asked: Timing) -> Timing:
+    """Do the task "timing": return time and peak memory of a step with each set kept in fp32, in about `SECONDS`."""
+    workload, case, device = work.workload, work.case, work.device
+    kept_sets, notes = [timed.kept for timed in asked.sets], list[str]()
     with precision_flags(PRECISIONS[case.precision]):
         builds = [partial(build_step, workload, case, device, kept=kept) for kept in kept_sets]
         settled = [warm_up(build()) for build in builds]
@@ -113,11 +112,11 @@ def time_sets(
         alone = [partial(build_step, one_batch(workload, case), case, device, kept=kept) for kept in kept_sets]
         peaks = settled_peaks(alone, settled, device, notes)
         watch = FitnessWatch(device)
-        samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, seconds, notes)
+        samples = side_by_side(builds, lambda step, place: warm_up(step, settled[place]), device, SECONDS, notes)
         fitness = watch.seen()
     return Timing(
         sets=[
-            TimedSet(kept=list(kept), samples=taken, peak_bytes=peak)
+            TimedSet(kept=kept, samples=taken, peak_bytes=peak)
             for kept, taken, peak in zip(kept_sets, samples, peaks, strict=True)
         ],
         fitness=fitness,
@@ -247,8 +246,3 @@ def do_trial(work: Work, asked: TrialAsked) -> Trial | Skip:
             return Skip(case_id=case.case_id, reason=SAME_INPUTS)
         workload = fresh
     return try_kept(workload, case, work.device, asked.kept, work.references, updates=asked.updates)
-
-
-def do_timing(work: Work, asked: Timing) -> Timing:
-    """Do the task "timing"."""
-    return time_sets(work.workload, work.case, work.device, [timed.kept for timed in asked.sets], SECONDS)

@@ -285,7 +285,7 @@ def worked(study: Study[A, Any], session: Session[A], pieces: Sequence[Piece], w
         watch(piece, entry)
         writer.append(entry)
 
-    def answered(channel: Channel, piece: Piece) -> Entry:
+    def answered(channel: Channel, piece: Piece) -> Any:
         settings, task = session.prepared.settings, study.task
         if study.on_devices is not None:
             return filled(channel, study, settings, session.asked, piece.part)

@@ -362,9 +362,8 @@ def _casts_of(
             continue
         source = _source(node)
         late = _born_backward(node, backward)
-        role, name = _origin(source, names, modules)
-        if late:
-            role, name = GRADIENT, undone.get(node.meta.get("seq_nr", -1), _path(source, modules))
+        above = undone.get(node.meta.get("seq_nr", -1), _path(source, modules))
+        role, name = (GRADIENT, above) if late else _origin(source, names, modules)
         yield (
             node,
             GraphCast(
@@ -506,12 +505,10 @@ class _Backend:
         kept = copy.deepcopy(graph)
         backward = bool(options.get("is_backward"))
         places = [node.name for node in kept.graph.nodes if node.op == "placeholder"]
-        by_name = {name: names[at] for at, name in enumerate(places) if at in names}
-        if backward:  # values saved by a forward graph keep their names
-            by_name = {
-                name: stored for earlier in self.graphs for name, stored in earlier.names.items() if name in places
-            }
-        lowered = _Lowered(list(kept.graph.nodes), by_name, backward)
+        known = {name: names[at] for at, name in enumerate(places) if at in names}
+        saved = {name: stored for earlier in self.graphs for name, stored in earlier.names.items() if name in places}
+        # values saved by a forward graph keep their names
+        lowered = _Lowered(list(kept.graph.nodes), saved if backward else known, backward)
         self.graphs.append(lowered)
         try:
             compile_fx_inner(graph, inputs, **options)

@@ -864,9 +864,7 @@ class CastLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.weights.append(row)
 
         for tensor, key in zip(sources, keys, strict=True):
-            value = self._values.known.get(key)
-            if value is None or not lives(value):
-                value = self._values.find(tensor, key, place.phase)
+            value = self._values.find(tensor, key, place.phase)
             row = value.cast
             if row is None and value.what == INPUT and forward:
                 value.uses.append(index)

@@ -39,7 +39,7 @@ class ModuleStack:
     `name(tensor, what, name)` receives the parameters, buffers and inputs of each outermost module; keyword inputs once
     it is done, as torch shows them only then. `calls` looks at autocast before each module and pauses for those whose
     inference takes a fused path. `returned()` is called after the model, or after each outermost module without one.
-    The model itself has begun `calls` times.
+    `begun` counts the calls of the model.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ModuleStack:
         returned: Callable[[], None],
     ):
         self.path = ""
-        self.depth = self.calls = 0
+        self.depth = self.begun = 0
         self.seen: Counter[ModuleKey] = Counter()
         self.order: dict[str, int] = {}
         self.owners: dict[str, str] = {}
@@ -108,7 +108,7 @@ class ModuleStack:
         self._calls.look()
         fused = isinstance(module, FUSED) and not module.training and not learning(module)
         self._stack.append((module, path, fused))
-        self.calls += module is self._model
+        self.begun += module is self._model
         self.path = path
         self.depth += 1
         self.order.setdefault(path, len(self.order))

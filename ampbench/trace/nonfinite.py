@@ -105,7 +105,7 @@ class _Finder(CastLedger):  # type: ignore[no-untyped-call]
             operation=row.name,
             module=row.module,
             phase=row.phase,
-            step=max(self.stack.calls - 1, 0),
+            step=max(self.stack.begun - 1, 0),
             inputs_largest=max((side.largest for side in (before, state) if side.largest is not None), default=None),
             parameter=self._parameter(outputs) if row.phase == "backward" else "",
             frames=[*program_lines(), *code][-FRAMES:],

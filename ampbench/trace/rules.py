@@ -364,12 +364,8 @@ def run_variants(
         if any(argument.name == "dtype" for argument in op._schema.arguments):
             given = Sample(sample.args, {**sample.kwargs, "dtype": dtype})
             variants["dtype="] = (op, lambda: fill(given, device, lambda _: dtype))
-    outcomes = {}
-    for name, (form, make) in variants.items():
-        result = outcome(run_trial(form, make, device, dtype))
-        if result is not None:
-            outcomes[name] = result
-    return outcomes
+    outcomes = {name: outcome(run_trial(form, make, device, dtype)) for name, (form, make) in variants.items()}
+    return {name: effect for name, effect in outcomes.items() if effect is not None}
 
 
 def find_inplace(op: torch._ops.OpOverload[..., Any]) -> torch._ops.OpOverload[..., Any] | None:

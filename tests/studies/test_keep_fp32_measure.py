@@ -12,8 +12,8 @@ import ampbench
 from ampbench.errors import WorkloadError
 from ampbench.records.case import Case
 from ampbench.studies import keep_fp32_measure as measure
-from ampbench.studies.keep_fp32 import Limits, SearchSpace, Trial
-from ampbench.studies.keep_fp32_measure import time_sets, try_kept
+from ampbench.studies.keep_fp32 import Limits, SearchSpace, TimedSet, Timing, Trial
+from ampbench.studies.keep_fp32_measure import do_timing, try_kept
 from ampbench.worker import timing
 from ampbench.worker.divergence import References, measure_divergence
 from ampbench.worker.machine import Cpu
@@ -94,6 +94,7 @@ def tied() -> Workload:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is now, there are builds enough for an interval."""
     monkeypatch.setattr(timing, "PATIENCE", 1e6)
+    monkeypatch.setattr(measure, "SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
@@ -247,17 +248,16 @@ def test_a_trial_leaves_no_step_in_memory(case: MakeCase, phase: str, kept: list
 @pytest.mark.usefixtures("patient")
 def test_sets_are_weighed_side_by_side(classifier: Workload, case: MakeCase, precision: str, phase: str) -> None:
     before = {name: value.clone() for name, value in classifier.module.state_dict().items()}
-    sets = [[], ["1"], ["0", "3"], [""]]
-    found = time_sets(classifier, case(precision, phase), Quick(), sets, 0.02)
-    assert [one.kept for one in found.sets] == sets
+    asked = Timing(sets=[TimedSet(kept=kept) for kept in ([], ["1"], ["0", "3"], [""])])
+    found = do_timing(at_work(classifier, case(precision, phase), Quick()), asked)
+    assert [one.kept for one in found.sets] == [one.kept for one in asked.sets]
     builds = [[len(build) for build in one.samples] for one in found.sets]
     assert builds == [builds[0]] * 4
     assert FEWEST_PAIRS <= len(builds[0]) <= PAIRS
     assert all(second > 0 for one in found.sets for build in one.samples for second in build)
     assert all(one.peak_bytes for one in found.sets)
     assert found.fitness.load is not None
-    after = classifier.module.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(torch.equal(value, before[name]) for name, value in classifier.module.state_dict().items())
 
 
 def test_what_arrives_of_an_update_is_that_of_the_divergence_pass_and_grows_with_what_is_kept(case: MakeCase) -> None:
