@@ -13,14 +13,14 @@ import pytest
 
 from ampbench.drive import servers
 from ampbench.drive.servers import start_server
-from tests.forked_servers import Template
+from tests.forked_servers import Template, measure_cpu_once
 
 with contextlib.suppress(ModuleNotFoundError):  # of the dev group, without which the tests that need it are skipped
     import hypothesis
     from hypothesis.internal.conjecture import providers
 
     # An example may be the first to import scipy, or wait for a busy machine: that is no failure.
-    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.register_profile("untimed", deadline=None, max_examples=50)
     hypothesis.settings.load_profile("untimed")
     # Looking for constants in the 500 modules of this repository takes each process three seconds, to no test's gain.
     providers._get_local_constants = lambda: providers._local_constants
@@ -29,6 +29,8 @@ with contextlib.suppress(ModuleNotFoundError):  # of the dev group, without whic
 @pytest.fixture(scope="session", autouse=True)
 def _forked_servers() -> Iterator[None]:
     """Have the servers of all tests of this process forked, which spares each the import of torch."""
+    if environment := sys.modules.get("ampbench.worker.environment"):
+        measure_cpu_once(environment)
     template = Template()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(servers, "start_server", template.start)

@@ -20,7 +20,6 @@ from ampbench.core.precisions import PRECISIONS
 from ampbench.errors import UsageError, WorkloadError
 from ampbench.records.measured import Divergence
 from ampbench.workloads.index import WORKLOADS, class_name
-from benchmarks.asv import precisions
 from tests.stored_runs import change_divergence
 
 ROOT = Path(__file__).parents[1]
@@ -98,7 +97,7 @@ def test_a_number_that_is_not_finite_fails_the_benchmark_because_nan_means_skipp
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    suite = precisions.Mlp()
+    suite = importlib.import_module("benchmarks.asv.precisions").Mlp()
     suite.track_fp64_result("training", "fp32")
     [kept] = tmp_path.iterdir()
     found = msgspec.json.decode(kept.read_bytes(), type=Divergence)

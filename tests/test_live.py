@@ -119,24 +119,23 @@ def _networks() -> Iterator[tuple[str, nn.Module, Any]]:
     torch.manual_seed(3)
     ids = torch.randint(0, 7, (6, 5))
     packed = pack_padded_sequence(torch.randn(3, 5, 4), [5, 3, 2], batch_first=True)
-    tied, hooked, half = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Net(), nn.Linear(4, 3)
+    tied, hooked = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Net(layer=nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     hooked.register_forward_hook(lambda module, args, output: output + 1)
     norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     norm[1].eval()
-    yield "batchnorm and dropout, partly in eval mode", norm, rows()
-    yield "tied", tied, rows()
-    yield "hooked", hooked, rows()
-    yield "spectral norm", nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), rows()
+    norm.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16))
+    mixed = nn.Sequential(tied, hooked, norm, nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
+    yield "tied, hooked, batchnorm and dropout partly in eval mode, half buffer, spectral norm", mixed, rows()
     yield "integers", nn.Embedding(7, 4), ids
     yield "packed", Net(lambda layer, x: layer(x)[1], nn.GRU(4, 3, batch_first=True)), packed
-    yield "mapping", Net(lambda layer, *, a, b: layer(a + b)), {"a": rows(), "b": rows()}
-    yield "batches", Net(), [rows(), rows(3)]
-    yield "tuple out", Net(lambda layer, x: (layer(x), x.sum())), rows()
-    yield "draws", Net(lambda layer, x: layer(x + torch.rand_like(x))), rows()
-    yield "differentiates", Net(lambda layer, x: layer(x)), rows().requires_grad_()
-    yield "half buffer", half, rows()
-    half.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16))
+    yield (
+        "batches of mappings",
+        Net(lambda layer, *, a, b: layer(a + b)),
+        [{"a": rows(n), "b": rows(n)} for n in (6, 3)],
+    )
+    drawing = Net(lambda layer, x: (layer(x + torch.rand_like(x)), x.sum()))
+    yield "draws, differentiates, tuple out", drawing, rows().requires_grad_()
     yield "changing", Net(changing), rows()
     yield "raising", Net(raising), rows()
     yield "interrupted", Net(interrupted), rows()

@@ -139,7 +139,7 @@ def test_a1_one_linear_casts_bias_weight_and_input_and_an_input_in_half_saves_on
 def test_a2_inputs_in_half_lose_nothing_where_the_first_op_takes_half_and_something_where_it_is_one_of_fp32(
     tell: Tell,
 ) -> None:
-    words = ("--phase", "inference", "--seconds", "20ms")
+    words = ("--phase", "inference", "--seconds", "5ms")
     cases = tell("study input-storage", *words, networks=("linear", "norm"))
     assert "storage-same" in codes(cases["linear"])
     assert "storage-lost" in codes(cases["norm"])
@@ -166,7 +166,7 @@ def test_a3_the_next_layer_takes_a_half_activation_as_it_is_and_an_fp32_op_casts
 
 
 def test_b1_each_scope_of_autocast_has_its_costs(tell: Tell) -> None:
-    case = tell("study scope", "--steps", "3", "--seconds", "200ms", networks=("trained",))["trained"]
+    case = tell("study scope", "--steps", "3", "--seconds", "50ms", networks=("trained",))["trained"]
     rows = {row["scope"]: row for row in case["tables"]["scopes"]}
     assert list(rows) == [
         "forward", "forward and loss", "forward, loss and backward", "whole loop", "whole loop, cache off"
@@ -239,7 +239,7 @@ def test_c2_a_sum_that_overflows_is_told_before_and_after_it_is_run(tell: Tell) 
 
 def test_c3_products_and_copies_have_rates_of_their_own_in_each_dtype(tell: Tell) -> None:
     words = ("--operation", "matmul", "--operation", "copy", "--dtype", "fp32", "--dtype", "bf16")
-    found = tell("study ceilings", "--device", "cpu", "--seconds", "20ms", *words)
+    found = tell("study ceilings", "--device", "cpu", "--seconds", "5ms", *words)
     measured = {(row["operation"], row["dtype"]) for row in found["tables"]["sizes"] if row["per_second"] > 0}
     assert measured == {(operation, dtype) for operation in ("matmul", "copy") for dtype in ("fp32", "bf16")}
     judged = {"ceiling-ratio", "ceiling-held", "ceiling-missed"}

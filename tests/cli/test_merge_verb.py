@@ -12,7 +12,7 @@ from ampbench.records.measured import Divergence, MemoryPass
 from ampbench.store import StoredRun, list_runs, read_run, run_files
 from tests.stored_runs import change_divergence
 
-QUICK = ["--rounds", "2", "--min-run-time", "0.001", "--threads", "1", "--preset", "tiny"]
+QUICK = ["--rounds", "1", "--min-run-time", "0.001", "--threads", "1", "--preset", "tiny"]
 SELECTED = ["mlp", "simple_conv", "cross_entropy_head", "--precision", "fp32,bf16_pure", *QUICK]
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 import xmlschema
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampbench.cli.main import main
@@ -104,6 +104,7 @@ def test_a_failed_case_is_an_error_with_its_frames_and_a_skipped_one_is_skipped_
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20))  # lone surrogates are escaped as it is written
+@settings(max_examples=25)
 def test_any_name_gives_valid_xml_and_comes_back(name: str) -> None:
     _, tests = suite_of(written(stored_run((make_case(workload=name), [1e-3, 1.1e-3, 1.2e-3])), "junit")[0])
     (found,) = tests

@@ -102,7 +102,9 @@ def noted(notes: list[str], part: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] * (part == "while_loop")) for part in PARTS]
+)
 def test_it_goes_through_origin_and_headroom(part: str, case: MakeCase) -> None:
     phase = "inference" if part == "flex_attention" else "training"  # flex_attention has no backward pass on a CPU
     origin = measure_origin(with_part(part), case("bf16_autocast", phase), Cpu(), ablate=True)

@@ -36,7 +36,7 @@ from tests.twin.arithmetic import (
 DIGITS = 1e-10
 MEASURED = ["--precision", ",".join(FORMATS), "--rounds", "1", "--min-run-time", "0.0001", "--threads", "1"]
 QUICK = (networks.convolutions, networks.tokens)
-CASES = [make if make in QUICK else pytest.param(make, marks=pytest.mark.slow) for make in networks.NETWORKS]
+REST = tuple(make for make in networks.NETWORKS if make not in QUICK)
 
 
 @pytest.fixture
@@ -48,17 +48,23 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("make", CASES)
-def test_a_twin_has_the_same_numbers(make: networks.Make, tmp_path: Path) -> None:
-    assert main(["run", f"{networks.__file__}:{make.__name__}", *MEASURED, "--results", str(tmp_path)]) == 0
+@pytest.mark.parametrize("makes", [QUICK, pytest.param(REST, marks=pytest.mark.slow)], ids=["quick", "rest"])
+def test_a_twin_has_the_same_numbers(makes: tuple[networks.Make, ...], tmp_path: Path) -> None:
+    named = [f"{networks.__file__}:{make.__name__}" for make in makes]
+    assert main(["run", *named, *MEASURED, "--results", str(tmp_path)]) == 0
     measured = ampbench.load(tmp_path)
-    cases = measured[measured.outcome == "ok"]
-    expected = twin(make(), networks.LOGITS.get(make.__name__))
-    assert {(case.phase, case.precision) for case in cases.itertuples()} == expected.keys()
+    cases = [*measured[measured.outcome == "ok"].itertuples()]
+    expected = {
+        (make.__name__, *case): columns
+        for make in makes
+        for case, columns in twin(make(), networks.LOGITS.get(make.__name__)).items()
+    }
+    keys = [(case.workload.rpartition(":")[2], case.phase, case.precision) for case in cases]
+    assert {*keys} == expected.keys()
     differing = [
-        (case.phase, case.precision, name, getattr(case, name), number)
-        for case in cases.itertuples()
-        for name, number in expected[case.phase, case.precision].items()
+        (*key, name, getattr(case, name), number)
+        for key, case in zip(keys, cases, strict=True)
+        for name, number in expected[key].items()
         if not same(getattr(case, name), number)
     ]
     assert not differing

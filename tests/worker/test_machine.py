@@ -28,7 +28,7 @@ from ampbench.records.run import Selection
 from ampbench.records.wire import Reply, Request
 from ampbench.worker import divergence, environment, machine
 from ampbench.worker.divergence import References, fp32_products, measure_divergence
-from ampbench.worker.environment import nvidia_driver, read_environment
+from ampbench.worker.environment import _cpu, nvidia_driver, read_environment
 from ampbench.worker.machine import (
     FP32_PRECISION,
     SWITCHES,
@@ -243,11 +243,11 @@ def test_measured_times_decide_whether_a_cpu_emulates(monkeypatch: pytest.Monkey
         return product * disturbed, convolution * disturbed
 
     monkeypatch.setattr(environment, "_timed", timed)
-    measured = environment._cpu()
+    measured = _cpu()
     assert measured.slowdown == pytest.approx({"bf16": 0.5, "fp16": 6.0})
     assert measured.arithmetic == {"fp32": "native", "bf16": "native", "fp16": "emulated"}
     lacking = torch.float16
-    assert environment._cpu().arithmetic == {"fp32": "native", "bf16": "native"}
+    assert _cpu().arithmetic == {"fp32": "native", "bf16": "native"}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Lion(torch.optim.Optimizer):
 
 
 LOW_OPTIMIZERS: dict[str, Make] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=4e-4, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=4e-5, betas=(0.9, 0.95), weight_decay=0.0),
     "lion": Lion,
@@ -82,14 +82,14 @@ def test_stochastic_rounding_returns_neighbours_with_the_exact_mean() -> None:
     assert torch.equal(round_stochastically(others, generator).float().nan_to_num(7), others.nan_to_num(7))
 
 
-@pytest.mark.parametrize(("name", "steps"), [("sgd", 10_000), ("momentum", 1_000), ("adamw", 1_000), ("lion", 1_000)])
-def test_thousands_of_tiny_updates_arrive(name: str, steps: int) -> None:
+@pytest.mark.parametrize("name", LOW_OPTIMIZERS)
+def test_a_thousand_tiny_updates_arrive(name: str) -> None:
     moved = {}
     for rounding, wrap in {"fp32": None, "nearest": None, "stochastic": stochastic, "kahan": kahan}.items():
         weight = weight_of(64, 64, dtype=torch.float32 if rounding == "fp32" else torch.bfloat16)
         place, state = weight.data_ptr(), torch.get_rng_state()
         optimizer = (wrap(LOW_OPTIMIZERS[name]) if wrap else LOW_OPTIMIZERS[name])([weight])
-        train(optimizer, weight, 100 if rounding == "nearest" else steps)
+        train(optimizer, weight, 100 if rounding == "nearest" else 1_000)
         assert torch.equal(state, torch.get_rng_state())
         assert (weight.data_ptr(), weight.grad.dtype) == (place, weight.dtype)  # type: ignore[union-attr]
         kept = optimizer.state[weight]
@@ -171,24 +171,6 @@ def test_state_is_rounded_as_torchaos_optimizer_rounds_it() -> None:
     torch.testing.assert_close(optimizer.state[weight]["exp_avg"], mean, rtol=2.0**-7, atol=0)
     assert (optimizer.state[weight]["exp_avg"] == mean).float().mean() > 0.999
     assert (optimizer.state[weight]["exp_avg_sq"] == square).float().mean() > 0.999
-
-
-def test_kahans_compensation_is_optimis() -> None:
-    optimi, start = pytest.importorskip("optimi"), torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
-    ours, theirs = (torch.nn.Parameter(start.bfloat16()) for _ in range(2))
-    optimizers = (
-        (kahan(lambda weights: torch.optim.SGD(weights, lr=1e-3))([ours]), ours),
-        (optimi.SGD([theirs], lr=1e-3, kahan_sum=True, foreach=False, triton=False), theirs),
-    )
-    for optimizer, weight in optimizers:
-        generator = torch.Generator().manual_seed(1)
-        for _ in range(100):
-            weight.grad = torch.randn(weight.shape, generator=generator).bfloat16()
-            optimizer.step()
-    true = [weight.detach().double() + made.state[weight][COMPENSATION].double() for made, weight in optimizers]
-    assert (ours == theirs).float().mean() > 0.95  # torch's optimizer rounds its step to fp32 first
-    torch.testing.assert_close(*true, rtol=0, atol=0.01 * float((true[0] - start).abs().max()))
-    assert not torch.equal(ours, start.bfloat16())
 
 
 Floats = np.ndarray
