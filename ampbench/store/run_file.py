@@ -67,10 +67,16 @@ def line_of(record: type) -> str:
 
 
 @functools.cache
-def _decoder(line: str) -> Callable[[bytes], Any]:
-    record = CORE[line] if line in CORE else named(LINES[line].record)
-    strict = msgspec.defstruct(line, [(line, record)], gc=False, forbid_unknown_fields=True)
-    return msgspec.json.Decoder(strict).decode
+def _decoder(begins: bytes) -> tuple[str, Callable[[bytes], Any]]:
+    """Return the kind of the lines that begin so, up to its second quotation mark, and their decoder."""
+    known = _KIND.fullmatch(begins)
+    kind = known[1].decode() if known else ""
+    if kind not in CORE and kind not in LINES:
+        why = f"no line is called {kind}" if kind else "it begins as no line does"
+        raise LineError(f"{DAMAGED_OR_NEWER}: {why}")
+    record = CORE[kind] if kind in CORE else named(LINES[kind].record)
+    strict = msgspec.defstruct(kind, [(kind, record)], gc=False, forbid_unknown_fields=True)
+    return kind, msgspec.json.Decoder(strict).decode
 
 
 def encode(record: Header | Entry) -> bytes:
@@ -88,13 +94,9 @@ def encode(record: Header | Entry) -> bytes:
 
 def decode(line: bytes) -> tuple[str, Any]:
     """Return the kind and the record of one `line`; `LineError` if it is damaged."""
-    begins = _KIND.match(line)
-    kind = begins[1].decode() if begins else ""
-    if kind not in CORE and kind not in LINES:
-        why = f"no line is called {kind}" if kind else "it begins as no line does"
-        raise LineError(f"{DAMAGED_OR_NEWER}: {why}")
+    kind, decoded = _decoder(line[: line.find(b'"', 2) + 1])
     try:
-        return kind, getattr(_decoder(kind)(line), kind)
+        return kind, getattr(decoded(line), kind)
     except _UNREADABLE as error:
         raise LineError(f"{DAMAGED_OR_NEWER if 'unknown field' in str(error) else 'damaged'}: {error}") from None
 
@@ -287,7 +289,7 @@ def gathered(path: Path, header: Header, entries: Iterable[Entry], begun: Stored
     return run
 
 
-def _admit(line: bytes, known: set[str]) -> tuple[str, Any]:
+def _admit(line: bytes, known: Container[str]) -> tuple[str, Any]:
     """Return the kind and the record of the next line; the ids in `known` are those of the cases before it.
 
     Raises `LineError` for a damaged line, a second header and an entry of an unlisted case.
@@ -296,9 +298,7 @@ def _admit(line: bytes, known: set[str]) -> tuple[str, Any]:
     if kind == "header":
         raise LineError("a second header: two files were put together")
     case_id = getattr(record, "case_id", None)
-    if kind == "case":
-        known.add(record.case_id)
-    elif case_id is not None and case_id not in known:
+    if not (kind == "case" or case_id is None or case_id in known):
         raise LineError(f"a {kind} of a case that is not listed before it: {case_id}")
     return kind, record
 
@@ -319,7 +319,6 @@ def read_header(path: Path | str) -> Header:
 
 def _read(path: Path) -> tuple[StoredRun, int]:
     """Return the run in a file, and the bytes of its whole lines."""
-    known: set[str] = set()
     cut, read = False, _read_lines(path)
     with no_garbage_collection():
         line = next(read, b"")
@@ -328,7 +327,7 @@ def _read(path: Path) -> tuple[StoredRun, int]:
             if cut := not line.endswith(b"\n"):
                 break
             try:
-                run._take(*_admit(line, known))
+                run._take(*_admit(line, run.cases))
             except LineError as error:
                 raise StoreError(f"{path}, line {number}: {error}") from None
             size += len(line)
@@ -500,7 +499,9 @@ class RunWriter:
                 if record is self._header:
                     decode_header(line)
                 else:
-                    _admit(line, self.cases)
+                    kind, admitted = _admit(line, self.cases)
+                    if kind == "case":
+                        self.cases.add(admitted.case_id)
             except LineError as error:
                 message = f"{self.path}: cannot store a {type(record).__name__}: {error}"
                 raise CannotBeError(message, str(error), line_of(type(record))) from None
