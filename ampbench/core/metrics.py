@@ -53,7 +53,7 @@ class Column:
         """Whether its values are whole numbers."""
         return self.unit in ("count", "B") or self.name in ("rounds", "batch_size")
 
-    def stored(self, records: Mapping[str, Sequence[Any]]) -> list[Any]:
+    def stored(self, records: dict[str, Sequence[Any]]) -> Sequence[Any]:
         """Return the values at `of`, one for each case, given the cases' records by kind; None if undefined."""
         path, _, divisor = self.of.partition(" / ")
         values = reach(path, records)
@@ -70,13 +70,17 @@ class Column:
         return replace(self, summary=summary)
 
 
-def reach(path: str, records: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """Return the value at `path` in the records of each case; None if anything on the path is None."""
-    kind, *names = path.split(".")
-    values = list(records[kind] if kind in records else reach(f"divergence.{kind}", records))
-    for name in names:
-        values = [None if value is None else getattr(value, name) for value in values]
-    return values
+def reach(path: str, records: dict[str, Sequence[Any]]) -> Sequence[Any]:
+    """Return the value at `path` in the records of each case; None if anything on the path is None.
+
+    `records` keep the values before the last name, which further paths share.
+    """
+    if path in records:
+        return records[path]
+    owner, _, name = path.rpartition(".")
+    owner = owner or "divergence"
+    records[owner] = reach(owner, records)
+    return [None if value is None else getattr(value, name) for value in records[owner]]
 
 
 _TIME = Gate(kind="time", threshold=0.02, elsewhere=0.02, floor=50e-9)

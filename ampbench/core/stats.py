@@ -27,7 +27,7 @@ ROUNDS_FOR_INTERVAL = 3
 """Fewer rounds give no interval: with two, a 95% t interval is 13 standard errors wide."""
 
 
-def numbers(values: list[float | None]) -> Floats:
+def numbers(values: Sequence[float | None]) -> Floats:
     """Return numbers as an array, NaN for None."""
     return np.array(values, dtype=np.float64)
 
@@ -35,11 +35,6 @@ def numbers(values: list[float | None]) -> Floats:
 INFLATED = 1.02
 """A sample whose wall time exceeds its CPU time by this factor was delayed by other processes: no verdict calls 2% a
 change."""
-
-
-def is_inflated(wall: float, cpu: float) -> bool:
-    """Return whether a sample of `wall` seconds with `cpu` seconds of its thread was delayed by other processes."""
-    return wall > INFLATED * cpu
 
 
 def round_value(
@@ -62,9 +57,9 @@ def round_value(
     if cpu_samples is None:
         return fastest
     for build, cpu in zip(samples, cpu_samples, strict=True):  # the fastest is nearly always undisturbed
-        if fastest in build and not is_inflated(fastest, cpu[build.index(fastest)]):
+        if fastest in build and fastest <= INFLATED * cpu[build.index(fastest)]:
             return fastest
-    undisturbed = [wall for wall, cpu in _pairs(samples, cpu_samples) if not is_inflated(wall, cpu)]
+    undisturbed = [wall for wall, cpu in _pairs(samples, cpu_samples) if wall <= INFLATED * cpu]
     return min(undisturbed) if undisturbed else min(min(build) for build in cpu_samples)
 
 
@@ -93,7 +88,7 @@ def round_mean(
 
 def all_inflated(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]] | None) -> bool:
     """Return whether every sample of a round was delayed, so that its value is a CPU time."""
-    return cpu_samples is not None and all(is_inflated(*pair) for pair in _pairs(samples, cpu_samples))
+    return cpu_samples is not None and all(wall > INFLATED * cpu for wall, cpu in _pairs(samples, cpu_samples))
 
 
 def _pairs(samples: Sequence[Sequence[float]], cpu_samples: Sequence[Sequence[float]]) -> Iterator[tuple[float, float]]:
@@ -130,7 +125,7 @@ def log_t_intervals(values: Floats, lengths: Integers) -> tuple[Floats, Floats]:
 
 def _t_quantiles(freedom: Floats) -> Floats:
     """Return the 97.5% quantiles of Student's distributions, without SciPy up to 20 degrees of freedom."""
-    known = np.nan_to_num(freedom, nan=0.0)
+    known = np.where(freedom > 0, freedom, 0.0)
     if known.max(initial=0) < len(_T_975):
         return np.array(_T_975)[known.astype(np.int64)]
     from scipy.special import stdtrit

@@ -29,7 +29,7 @@ from ampbench.judge.pairing import (
     one_session,
     pair_cases,
 )
-from ampbench.judge.rounds import OK, SKIPPED, MeasuredRun, Pair
+from ampbench.judge.rounds import FAILED, OK, SKIPPED, MeasuredRun, Pair
 from ampbench.judge.times import time_findings
 from ampbench.records.case import Case
 from ampbench.records.casts import CastPass, CastTrace, bytes_moved, cast_users
@@ -113,7 +113,7 @@ def compare(
         only_baseline=only[0],
         only_candidate=only[1],
         lost_cases=[case_id for case_id in only[0] if ours.outcome(case_id).name == OK],
-        failed=theirs.failed,
+        failed=[case_id for case_id in candidate.cases if theirs.outcome(case_id).name == FAILED],
         skipped=skipped,
         other_numbers=[pair.baseline.case_id for pair in pairs if other_numbers(pair)],
         caveats=_caveats(pairs, *runs, differences),

@@ -5,7 +5,7 @@ runs to read.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -19,10 +19,11 @@ from ampbench.core.budget import Budget
 from ampbench.core.metrics import COLUMNS, LATER, Column, reach
 from ampbench.core.precisions import BASELINE, DEFAULT
 from ampbench.errors import UsageError
-from ampbench.judge.rounds import OK, MeasuredRun, paired_interval
+from ampbench.judge.rounds import OK, MeasuredRun, paired_intervals
 from ampbench.records.changes import VERDICT_COLUMNS
 from ampbench.records.labels import NONE_NAMED, not_finite, optimizer_name
 from ampbench.records.measured import OutputError
+from ampbench.show.rows import place_of
 from ampbench.store import CUT, StoredRun, measured_files, no_garbage_collection, not_measured, once, read_together
 from ampbench.store.folder import trainings_beside
 from ampbench.studies.ceilings import Bounds, Ceiling
@@ -45,12 +46,13 @@ class Frame:
         self.run, self.stored, self._is_late = run, stored, late
         lates = [stored.late.get(case_id) for case_id in ids]
         passes = [found and found.divergence for found in lates] if late else map(stored.divergence.get, ids)
-        self._records: dict[str, list[Any]] = {
+        self._records: dict[str, Sequence[Any]] = {
             "header": [stored.header] * len(ids),
             "case": list(stored.cases.values()),
             "memory": [stored.memory.get(case_id) for case_id in ids],
             "divergence": list(passes),
             "late": lates,
+            "outcome": list(map(run.outcome, ids)),
         }
         self.columns: dict[str, Array] = {}
         self.columns = {} if late else {name: self[name] for name in COLUMNS}
@@ -89,7 +91,7 @@ class Frame:
         columns["batch_size"] = pd.array(self["batch_size"].tolist(), dtype="Int64")
         return pd.DataFrame(columns, index=pd.RangeIndex(len(self["case_id"])))
 
-    def each(self, path: str, of: Callable[[Any], Any] | None = None) -> list[Any]:
+    def each(self, path: str, of: Callable[[Any], Any] | None = None) -> Sequence[Any]:
         """Return for each case the value at `path`, passed through `of`; None if anything on the path is None."""
         values = reach(path, self._records)
         return [None if value is None else of(value) for value in values] if of else values
@@ -104,12 +106,11 @@ class Frame:
 
     def optimizers(self) -> Array:
         """Return the optimizer of each training that was compared."""
-        names: list[str | None] = []
-        for case, divergence in zip(self._records["case"], self._records["divergence"], strict=True):
-            trained = case.phase == "training" and divergence is not None
-            named = optimizer_name(divergence.recipe, case.recipe) if trained and divergence.recipe else NONE_NAMED
-            names.append(named if trained else None)
-        return np.array(names, dtype=object)
+        recipes = [
+            (divergence.recipe, case.recipe) if case.phase == "training" and divergence is not None else None
+            for case, divergence in zip(self._records["case"], self._records["divergence"], strict=True)
+        ]
+        return np.array([of and (optimizer_name(*of) if of[0] else NONE_NAMED) for of in recipes], dtype=object)
 
     @cached_property
     def late(self) -> "Frame":
@@ -119,24 +120,13 @@ class Frame:
     @cached_property
     def interval(self) -> tuple[stats.Floats, stats.Floats]:
         """The ends of the 95% interval of seconds_median."""
-        own = self.run.own
-        return stats.log_t_intervals(self.run.rounds.seconds[own.order], own.lengths)
-
-    @cached_property
-    def items(self) -> stats.Floats:
-        """The items per step."""
-        return self.numbers("case.case_id", self.run.items.get)
+        return stats.log_t_intervals(self.run.rounds.seconds[self.run.own.order], self.run.own.lengths)
 
     @cached_property
     def decided(self) -> tuple[stats.Floats, stats.Floats]:
         """The decisions that are the reference's, and all decisions."""
         agreeing, decisions = (self.numbers("divergence.output.decided", itemgetter(part)) for part in (0, 1))
         return agreeing, decisions
-
-    @cached_property
-    def loss_error(self) -> stats.Floats:
-        """The absolute difference of the loss and the reference's."""
-        return np.abs(self.numbers("divergence.loss") - self.numbers("divergence.reference.loss"))
 
     @cached_property
     def bounds(self) -> list[Any]:
@@ -180,23 +170,23 @@ class Frame:
         return np.where(alike, stats.ratio(memory, memory[rows]), np.nan)
 
     @cached_property
-    def speedups(self) -> dict[str, tuple[stats.Floats, stats.Floats]]:
-        """The intervals (`_speedup_interval`) over fp32 and over `default`."""
-        return {precision: self._speedup_interval(precision) for precision in (BASELINE, DEFAULT)}
-
-    def _speedup_interval(self, precision: str) -> tuple[stats.Floats, stats.Floats]:
-        """Return the ends of the 95% interval of each case's speedup over its baseline in `precision`.
+    def speedups(self) -> dict[str, stats.Floats]:
+        """The ends of the 95% interval of each case's speedup over its baseline in fp32, and in `default`.
 
         Without three common rounds they come from the intervals of both cases. NaN without these, and for a baseline.
         """
-        timed = list(self.run.timed.values())
+        timed, speedups = list(self.run.timed.values()), {}
         low, high = _positive(self["seconds_low"]), _positive(self["seconds_high"])
-        ends = np.full((2, len(timed)), np.nan)
-        for row, base in enumerate(self.baselines(precision).tolist()):
-            if base not in (-1, row):
-                open_ends = low[base] / high[row], high[base] / low[row]
-                ends[:, row] = paired_interval(timed[row], timed[base]) or open_ends
-        return ends[0], ends[1]
+        for precision in (BASELINE, DEFAULT):
+            bases = self.baselines(precision)
+            others = np.flatnonzero((bases >= 0) & (bases != np.arange(len(bases)))).tolist()
+            ends = np.full((2, len(timed)), np.nan)
+            ends[:, others] = low[bases[others]] / high[others], high[bases[others]] / low[others]
+            paired = paired_intervals([(timed[row], timed[bases[row]]) for row in others])
+            for row, interval in zip(others, paired, strict=True):
+                ends[:, row] = interval or ends[:, row]
+            speedups[precision] = ends
+        return speedups
 
 
 def _plain(column: Column, values: Array) -> list[Any]:
@@ -235,17 +225,16 @@ def judged(files: Iterable[Path]) -> Iterator[Frame]:
     """
     from ampbench.judge.verdict import verdicts_of
 
-    studies: dict[tuple[Path, str, str], list[StoredRun]] = {}
+    studies: dict[tuple[Path, tuple[str, str]], list[StoredRun]] = {}
     for stored in read_together(files):
         with no_garbage_collection():  # until the records of a large run are reduced
             require_measured(stored)
-            environment = stored.header.environment
-            place = stored.path.parent, environment.host, environment.torch_version
+            place = stored.path.parent, place_of(stored.header)
             if place not in studies:
                 studies[place] = trainings_beside(stored)
-            verdicts = verdicts_of(stored, Budget(), studies[place]).values()
-            rows = [verdict.columns() for verdict in verdicts]
             frame = frame_of(stored)
+            stored.rounds.clear()  # the samples would fill the memory
+            rows = [verdict.columns() for verdict in verdicts_of(stored, Budget(), studies[place]).values()]
             added = {name: np.array([row[name] for row in rows], dtype) for name, dtype in VERDICT_COLUMNS.items()}
             frame.columns = {**frame.columns, **added}
         yield frame
@@ -293,13 +282,13 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
             "memory.attention",
             lambda kernels: ", ".join(f"{name} {kernels[name]:,}" for name in sorted(kernels)) or "none",
         ),
-        "outcome": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).name),
-        "reason": lambda of: of.texts("case.case_id", lambda case_id: of.run.outcome(case_id).reason or None),
+        "outcome": lambda of: of.texts("outcome.name"),
+        "reason": lambda of: of.texts("outcome.reason", lambda reason: reason or None),
         "rounds": Frame.rounds,
         "seconds_median": lambda of: of.run.own.medians(of.run.rounds.seconds),
         "seconds_low": lambda of: of.interval[0],
         "seconds_high": lambda of: of.interval[1],
-        "items_per_second": lambda of: stats.ratio(of.items, of["seconds_median"]),
+        "items_per_second": lambda of: stats.ratio(of.numbers("case.case_id", of.run.items.get), of["seconds_median"]),
         "speedup_vs_fp32": lambda of: of.speedup(BASELINE),
         "speedup_low": lambda of: of.speedups[BASELINE][0],
         "speedup_high": lambda of: of.speedups[BASELINE][1],
@@ -322,8 +311,8 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "reference_dtype": lambda of: of.texts("divergence.reference.dtype", lambda text: text or None),
         "argmax_agreement": lambda of: stats.ratio(*of.decided),
         "argmax_bound": lambda of: stats.share_bound(*of.decided),
-        "loss_rel_error": lambda of: stats.ratio(of.loss_error, np.abs(of.numbers("divergence.reference.loss"))),
-        "loss_abs_error": lambda of: of.loss_error,
+        "loss_rel_error": lambda of: stats.ratio(of["loss_abs_error"], np.abs(of.numbers("reference.loss"))),
+        "loss_abs_error": lambda of: np.abs(of.numbers("loss") - of.numbers("reference.loss")),
         "grad_not_finite": lambda of: of.texts("divergence", lambda errors: not_finite(errors, "gradient") or None),
         "busy_share": lambda of: np.minimum(stats.ratio(of.numbers("memory.busy_seconds"), of["seconds_median"]), 1.0),
         "flops_per_step": lambda of: of.numbers("memory.flops", lambda flops: sum(flops.values())),
@@ -334,7 +323,7 @@ FUNCTIONS: Mapping[str, Callable[[Frame], Array]] = MappingProxyType(
         "bound_by": lambda of: np.array([bound and bound.binds for bound in of.bounds], dtype=object),
         "burst_seconds": lambda of: of.run.own.medians(of.run.rounds.columns["bursts"]),
         "energy_per_step": lambda of: of.run.own.medians(of.run.rounds.columns["power"] * of.run.rounds.seconds),
-        "energy_per_item": lambda of: stats.ratio(of["energy_per_step"], of.items),
+        "energy_per_item": lambda of: stats.ratio(of["energy_per_step"], of.numbers("case.case_id", of.run.items.get)),
         "energy_error": lambda of: of.run.own.medians(of.run.rounds.columns["power_error"]),
         "other_share": lambda of: of.run.own.medians(of.run.rounds.columns["other"]),
     }

@@ -1,11 +1,12 @@
 """A stored run with its rounds as columns, the outcome of each case, and the fitness of the machine."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain, islice, starmap
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -58,41 +59,63 @@ class TimedRound(NamedTuple):
     scaler_scale: float | None = None
 
 
-def paired_interval(ours: Iterable[TimedRound], theirs: Iterable[TimedRound]) -> tuple[float, float] | None:
-    """Return the 95% interval of the time of `theirs` relative to `ours`; None without three common rounds.
+def paired_intervals(pairs: Iterable[Sequence[Sequence[TimedRound]]]) -> list[tuple[float, float] | None]:
+    """Return for each pair of cases the 95% interval of the time of the second relative to the first.
 
-    It is the t interval of the logarithms of the ratios, paired by round.
+    It is the t interval of the logarithms of the ratios, paired by round; None without three common rounds.
     """
-    base = {measured.number: measured.seconds for measured in theirs}
-    pairs = [(measured.seconds, base[measured.number]) for measured in ours if measured.number in base]
-    return stats.log_t_interval([other / seconds for seconds, other in pairs if seconds > 0 and other > 0])
+    ratios = []
+    for ours, theirs in pairs:
+        base = {measured.number: measured.seconds for measured in theirs}
+        both = [(measured.seconds, base[measured.number]) for measured in ours if measured.number in base]
+        ratios.append([other / seconds for seconds, other in both if seconds > 0 and other > 0])
+    ends = stats.log_t_intervals(
+        np.fromiter(chain.from_iterable(ratios), np.float64), np.fromiter(map(len, ratios), np.int64)
+    )
+    return [None if math.isnan(low) else (low, high) for low, high in zip(*(end.tolist() for end in ends), strict=True)]
 
 
-_SILENT = Telemetry()
+def power_error(telemetry: Telemetry) -> float | None:
+    """Return the relative error of the mean power of a round, and so of its energy; None without power.
+
+    Readings have a documented accuracy in watts. At both ends of the windows, for the time between two readings and the
+    time over which one averages, power is only known to be within the range of all readings.
+    """
+    if not telemetry.power_watts or telemetry.power_low_watts is None or telemetry.power_high_watts is None:
+        return None
+    blurred = (telemetry.period_seconds or 0.0) + (telemetry.averaged_seconds or 0.0)
+    share = min(1.0, blurred / telemetry.window_seconds) if telemetry.window_seconds else 1.0
+    return (
+        share * (telemetry.power_high_watts - telemetry.power_low_watts) + (telemetry.power_error_watts or 0.0)
+    ) / telemetry.power_watts
 
 
-_COLUMNS: Mapping[str, Callable[[Round, Telemetry], float | None]] = {
-    "steal": lambda measured, _: measured.fitness.steal_share,
-    "other": lambda measured, _: measured.fitness.other_share,
-    "waited": lambda measured, _: measured.fitness.waited_share,
-    "load": lambda measured, _: measured.fitness.load,
-    "frequency": lambda measured, _: measured.fitness.frequency_hz,
-    "clock": lambda measured, telemetry: telemetry.clock_hz or measured.fitness.accelerator_clock_hz,
-    "throttled": lambda _, telemetry: max(
-        (share for word, share in telemetry.limited.items() if word in THROTTLES), default=None
+_COLUMNS: Mapping[str, Callable[[Round], float | None]] = {
+    "steal": attrgetter("fitness.steal_share"),
+    "other": attrgetter("fitness.other_share"),
+    "waited": attrgetter("fitness.waited_share"),
+    "load": attrgetter("fitness.load"),
+    "frequency": attrgetter("fitness.frequency_hz"),
+    "clock": lambda measured: (
+        (measured.telemetry.clock_hz if measured.telemetry else None) or measured.fitness.accelerator_clock_hz
     ),
-    "fell": lambda _, telemetry: (
-        telemetry.last_clock_hz / telemetry.first_clock_hz
-        if telemetry.first_clock_hz and telemetry.last_clock_hz
+    "throttled": lambda measured: (
+        max((share for word, share in measured.telemetry.limited.items() if word in THROTTLES), default=None)
+        if measured.telemetry
         else None
     ),
-    "shared": lambda _, telemetry: telemetry.other_share,
-    "bursts": lambda measured, _: measured.burst_seconds,
-    "power": lambda _, telemetry: telemetry.power_watts,
-    "power_error": lambda _, telemetry: power_error(telemetry),
-    "param_nonfinite": lambda measured, _: measured.param_nonfinite,
-    "skipped_steps": lambda measured, _: measured.skipped_steps,
-    "scaler_scale": lambda measured, _: measured.scaler_scale,
+    "fell": lambda measured: (
+        measured.telemetry.last_clock_hz / measured.telemetry.first_clock_hz
+        if measured.telemetry and measured.telemetry.first_clock_hz and measured.telemetry.last_clock_hz
+        else None
+    ),
+    "shared": lambda measured: measured.telemetry.other_share if measured.telemetry else None,
+    "bursts": attrgetter("burst_seconds"),
+    "power": lambda measured: measured.telemetry.power_watts if measured.telemetry else None,
+    "power_error": lambda measured: power_error(measured.telemetry) if measured.telemetry else None,
+    "param_nonfinite": attrgetter("param_nonfinite"),
+    "skipped_steps": attrgetter("skipped_steps"),
+    "scaler_scale": attrgetter("scaler_scale"),
 }
 """Further numbers of a round and of its telemetry. `throttled` is the share of time in which heat or a fault lowered an
 accelerator's clock, `fell` the clock of the last window relative to the first, `shared` the share of time of other
@@ -145,13 +168,11 @@ class MeasuredRun:
         self.rounds = self._arrays()
         self.items = {measured.case_id: measured.items_per_step for measured in stored.rounds}
         """The items per step of each timed case."""
-        self.weights: dict[str, str] = {}
-        """The digest of the weights of each timed case."""
-        self.differing: set[str] = set()
+        digests = [(measured.case_id, measured.weights_digest) for measured in stored.rounds]
+        self.weights = dict(reversed(digests))
+        """The digest of the weights of each timed case, of its first round."""
+        self.differing = {case_id for case_id, digest in digests if digest != self.weights[case_id]}
         """The cases whose rounds, with the control, differ in their weights."""
-        for measured in stored.rounds:
-            if self.weights.setdefault(measured.case_id, measured.weights_digest) != measured.weights_digest:
-                self.differing.add(measured.case_id)
 
     @staticmethod
     @once
@@ -170,7 +191,6 @@ class MeasuredRun:
     def _arrays(self) -> Rounds:
         """Return the rounds that count as arrays."""
         counted = self._counted()
-        known = [(measured, measured.telemetry or _SILENT) for measured in counted]
         roles = [
             Role.CONTROL if measured.control else Role.CONFIRMATION if measured.confirmation else Role.OWN
             for measured in counted
@@ -181,7 +201,7 @@ class MeasuredRun:
             np.array([measured.round for measured in counted], dtype=np.int64),
             np.array(roles, dtype=np.int64),
             np.array(values, dtype=np.float64),
-            {name: stats.numbers([of(*both) for both in known]) for name, of in _COLUMNS.items()},
+            {name: stats.numbers(list(map(of, counted))) for name, of in _COLUMNS.items()},
         )
 
     @cached_property
@@ -232,11 +252,6 @@ class MeasuredRun:
             self, case, case_id, self.outcome(case_id), self.seconds.get(case_id), *passes, self.weights.get(case_id)
         )
 
-    @property
-    def failed(self) -> list[str]:
-        """The ids of the cases that failed."""
-        return [case_id for case_id in self.stored.cases if self.outcome(case_id).name == FAILED]
-
     def outcome(self, case_id: str) -> Outcome:
         """Return the outcome and reason of a case."""
         failure = self.stored.failures.get(case_id)
@@ -283,10 +298,10 @@ def _kinds(stored: StoredRun) -> dict[str, str]:
     """
     sustained = {measured.case_id for measured in stored.rounds if measured.windows is not None}
     timed = dict.fromkeys(measured.case_id for measured in stored.rounds)
-    kinds: dict[str, str] = {}
-    for members in by_key(timed, lambda case_id: table_of(stored.cases[case_id])).values():
-        whole = sustained.intersection(members) and sustained | stored.failures.keys() >= {*members}
-        kinds |= dict.fromkeys(members, "sustained" if whole else "in bursts")
+    kinds = dict.fromkeys(timed, "in bursts")
+    for members in by_key(kinds if sustained else (), lambda case_id: table_of(stored.cases[case_id])).values():
+        if sustained.intersection(members) and sustained | stored.failures.keys() >= {*members}:
+            kinds |= dict.fromkeys(members, "sustained")
     return kinds
 
 
@@ -320,21 +335,6 @@ def grid(
     table = np.full((len(listed), width), np.nan)
     table[row, column] = values[chosen]
     return table
-
-
-def power_error(telemetry: Telemetry) -> float | None:
-    """Return the relative error of the mean power of a round, and so of its energy; None without power.
-
-    Readings have a documented accuracy in watts. At both ends of the windows, for the time between two readings and the
-    time over which one averages, power is only known to be within the range of all readings.
-    """
-    if not telemetry.power_watts or telemetry.power_low_watts is None or telemetry.power_high_watts is None:
-        return None
-    blurred = (telemetry.period_seconds or 0.0) + (telemetry.averaged_seconds or 0.0)
-    share = min(1.0, blurred / telemetry.window_seconds) if telemetry.window_seconds else 1.0
-    return (
-        share * (telemetry.power_high_watts - telemetry.power_low_watts) + (telemetry.power_error_watts or 0.0)
-    ) / telemetry.power_watts
 
 
 SLOW_CLOCK = 0.8
@@ -453,24 +453,17 @@ class Control:
         return max(self.ratio, 1 / self.ratio) if self.ratio > 0 else 1.0
 
 
-def controls(run: MeasuredRun) -> Iterator[Control]:
-    """Yield the cases that were measured twice, in the order of the file; confirmations count as their own."""
-    rounds, case_ids = run.rounds, list(run.stored.cases)
+@once
+def control_ratio(stored: StoredRun) -> Control | None:
+    """Return the run's control, with confirmations as its own rounds; None if no case was measured twice."""
+    rounds, case_ids = MeasuredRun.of(stored).rounds, list(stored.cases)
     is_control = rounds.roles == Role.CONTROL
     for owner in dict.fromkeys(rounds.owners[is_control].tolist()):
         of_case = rounds.owners == owner
-        yield Control(
-            case_id=case_ids[owner],
-            own=rounds.seconds[of_case & ~is_control],
-            again=rounds.seconds[of_case & is_control],
-        )
-
-
-@once
-def control_ratio(stored: StoredRun) -> Control | None:
-    """Return the run's control; None if no case was measured twice."""
-    measured = controls(MeasuredRun.of(stored))
-    return next((control for control in measured if control.own.size and control.own.min() > 0), None)
+        own, again = rounds.seconds[of_case & ~is_control], rounds.seconds[of_case & is_control]
+        if own.size and own.min() > 0:
+            return Control(case_id=case_ids[owner], own=own, again=again)
+    return None
 
 
 @once

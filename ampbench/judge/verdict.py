@@ -6,7 +6,7 @@ makes a case undecided, never right.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +16,11 @@ from msgspec import structs
 from ampbench.core import budget as limits
 from ampbench.core import stats
 from ampbench.core.budget import Budget
-from ampbench.core.metrics import LATE, LATER, reach
+from ampbench.core.metrics import LATE, LATER
 from ampbench.core.precisions import BASELINE, DEFAULT, FORMATS, PRECISIONS, SHORT_DTYPES, is_emulated
 from ampbench.core.statement import Answer, Crossing, Hint, Refusal, Severity, Statement, Undecided, state
 from ampbench.judge import frame
-from ampbench.judge.rounds import MeasuredRun, TimedRound, control_ratio, paired_interval, unfit_said
+from ampbench.judge.rounds import MeasuredRun, TimedRound, control_ratio, paired_intervals, unfit_said
 from ampbench.records.case import COMPILED, WITH_GRAPHS, Case, compile_mode, compiled_path
 from ampbench.records.changes import Cause, Evidence, Interval, Status, Verdict
 from ampbench.records.labels import case_labels, few, fp32s_fault, hints_of, no_precisions_fault
@@ -54,17 +54,22 @@ DISAGREEMENT_ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The evidence on a case: its `row`, divergences and rounds; `baseline` is fp32 in the same table."""
+    """The evidence on a case: its `row`, divergences, rounds, and ratios to today's; `baseline` is its table's fp32."""
 
     row: Row
     found: Divergence | None = None
     late: Late | None = None
     rounds: Sequence[TimedRound] = ()
+    speed: Interval = field(default_factory=Interval)
+    memory: Interval = field(default_factory=Interval)
     baseline: "Seen | None" = None
 
     def at(self, path: str) -> Any:
         """Return the value at a path of attributes, None if anything on it is None."""
-        return reach(f"case.{path}", {"case": [self]})[0]
+        value: Any = self
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        return value
 
     def known(self, name: str) -> list[float]:
         """Return the values of a field in the divergence pass and in all rounds, where they are known."""
@@ -166,11 +171,6 @@ def _lost_to(update: Update) -> str:
     return max(errors, key=lambda cause: errors[cause]) if any(errors.values()) else ""
 
 
-def _lost_of_tensor(case: Seen) -> float | None:
-    kept = case.at("nearest_update.worst_kept")
-    return None if kept is None or _within_noise(case) else 1.0 - kept
-
-
 def _without_room(case: Seen) -> float | None:
     """The lost share of an update at the smallest learning rate of the schedule; None after no steps."""
     update, rate = case.nearest_update, case.at("found.recipe.least_rate")
@@ -266,7 +266,9 @@ LOOKS = (
         Refusal.UPDATE_OF_TENSOR,
         "update_kept",
         1 - limits.LEAST_KEPT_OF_A_TENSOR,
-        _lost_of_tensor,
+        lambda case: (
+            None if (kept := case.at("nearest_update.worst_kept")) is None or _within_noise(case) else 1.0 - kept
+        ),
         "update_worst_parameter",
         TRAINING,
     ),
@@ -309,7 +311,7 @@ FINITE = (
 
 
 def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "Trained | None" = None) -> Verdict:
-    """Return the verdict on a case without its speed and memory.
+    """Return the verdict on a case.
 
     `fault` is a flaw of its network in every precision. Whole trainings, `trained`, override one step. At a late place
     every look judges, and at the first one `FINITE` ones alone.
@@ -322,40 +324,38 @@ def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "
         late = update is not None and (update.steps or not update.undefined)
         evidence = Evidence.STEPS if late else Evidence.ONE_STEP
 
-    base = Verdict(
-        **{name: row[name] for name in ("case_id", "workload", "phase", "device", "path", "precision")},
-        status=Status.UNDECIDED,
-        evidence=evidence,
-    )
+    base = {name: row[name] for name in ("case_id", "workload", "phase", "device", "path", "precision")}
+    base |= {"speed": case.speed, "memory": case.memory, "status": Status.UNDECIDED, "evidence": evidence}
     if row["outcome"] != "ok":
-        return replace(base, code=Undecided.NOT_MEASURED, evidence=Evidence.NONE)
+        return Verdict(**base | {"evidence": Evidence.NONE}, code=Undecided.NOT_MEASURED)
     if row["precision"] in TODAYS:
-        return replace(base, status=Status.BASELINE)
+        return Verdict(**base | {"status": Status.BASELINE})
     if trained is not None:
-        status = Status.OK if trained.trains else Status.REFUSED
-        base = replace(base, status=status, code=Refusal.TRAINS_WORSE, evidence=Evidence.TRAINED)
-        return replace(base, number=trained.worse, subject=trained.study)
+        base |= {"status": Status.OK if trained.trains else Status.REFUSED, "evidence": Evidence.TRAINED}
+        return Verdict(**base, code=Refusal.TRAINS_WORSE, number=trained.worse, subject=trained.study)
     if fault is not None:
-        return replace(base, code=fault.code)
+        return Verdict(**base, code=fault.code)
     if training and (divergence is None or divergence.recipe is None):
-        return replace(base, code=Undecided.NO_REFERENCE if divergence is None else Undecided.NO_OPTIMIZER)
+        return Verdict(**base, code=Undecided.NO_REFERENCE if divergence is None else Undecided.NO_OPTIMIZER)
     later = case.later
-    looked: list[Verdict] = []
+    looked: list[dict[str, Any]] = []
     if later is not case and case.late is not None:
         looked += _looked(case, base, budget, [look for look in LOOKS if look.code in FINITE])
         steps, batches = case.late.steps, case.late.batches
         named = Evidence.RECIPE if batches >= RECIPE_BATCHES else Evidence.BATCHES
-        base = replace(base, evidence=named, steps=steps, batches=batches)
+        base |= {"evidence": named, "steps": steps, "batches": batches}
     looked += _looked(later, base, budget, LOOKS)
-    if refused := [verdict for verdict in looked if verdict.status is Status.REFUSED]:
-        return refused[0]
-    if (missing := _missing(later)) is not None:
-        return replace(base, code=missing)
-    return max(looked, key=lambda verdict: (_nearness(verdict), verdict.code is Refusal.ERROR))
+    refused = next((seen for seen in looked if seen["status"] is Status.REFUSED), None)
+    if refused is None and (missing := _missing(later)) is not None:
+        return Verdict(**base, code=missing)
+    nearest = max(
+        looked, key=lambda seen: (seen["limit"] and seen["number"] / seen["limit"], seen["code"] is Refusal.ERROR)
+    )
+    return Verdict(**refused or nearest)
 
 
-def _looked(case: Seen, base: Verdict, budget: Budget, looks: Iterable[Look]) -> Iterator[Verdict]:
-    """Yield the verdict of each look on a case at one place."""
+def _looked(case: Seen, base: dict[str, Any], budget: Budget, looks: Iterable[Look]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of the verdict by each look on a case at one place; `base` are those of all."""
     row, divergence = case.row, case.found
     chance = divergence is not None and divergence.chance_rel_l2 is not None
     for look in looks:
@@ -366,11 +366,11 @@ def _looked(case: Seen, base: Verdict, budget: Budget, looks: Iterable[Look]) ->
         subject = (look.subject and row.get(look.subject)) or ""
         if look.code is Refusal.UPDATE and case.update is not None:
             subject = _lost_to(case.update)
-        judged = replace(base, status=Status.OK, code=look.code, number=value, limit=limit, subject=subject)
+        found = {"code": look.code, "number": value, "limit": limit, "subject": subject}
         if value <= limit:
-            yield judged
+            yield base | found | {"status": Status.OK}
         elif look.code is not Refusal.DECISIONS or not is_chance(divergence, budget.argmax_agreement):
-            yield replace(judged, status=Status.REFUSED)
+            yield base | found | {"status": Status.REFUSED}
 
 
 def _missing(case: Seen) -> Undecided | None:
@@ -473,29 +473,24 @@ def choose(
     `divergences`, `lates` and `trained`, the outcome of whole trainings, are by case id; `speeds` knows the rounds.
     """
     speeds, trained, lates, takes = speeds or Speeds({}), trained or {}, lates or {}, {}
+    judged_places = at_judged_places(divergences, lates)
     for group, members in grouped(rows).items():
-        cases = [
-            Seen(
-                row=row, found=divergences.get(case_id), late=lates.get(case_id), rounds=speeds.rounds.get(case_id, ())
-            )
-            for row in members
-            for case_id in [row["case_id"]]
-        ]
         measured = {row["precision"]: row for row in members if row["outcome"] == "ok"}
-        today, fault = measured.get(DEFAULT) or measured.get(BASELINE), _fault(cases)
-        fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)
-        verdicts = [
-            replace(
-                judge(replace(case, baseline=fp32), budget, fault, trained.get(case.row["case_id"])),
-                speed=speeds.over(case.row, today),
-                memory=_memory(case.row, today),
+        today = measured.get(DEFAULT) or measured.get(BASELINE)
+        cases: list[Seen] = []
+        for row, ends in zip(members, speeds.ends([(row, today or row) for row in members]), strict=True):
+            case_id, speed, memory = row["case_id"], speeds.over(row, today, ends), _memory(row, today)
+            found, late, rounds = divergences.get(case_id), lates.get(case_id), speeds.rounds.get(case_id, ())
+            fp32 = next((case for case in cases if case.row["precision"] == BASELINE), None)  # before all it judges
+            cases.append(
+                Seen(row=row, found=found, late=late, rounds=rounds, speed=speed, memory=memory, baseline=fp32)
             )
-            for case in cases
-        ]
+        fault = _fault(cases)
+        verdicts = [judge(case, budget, fault, trained.get(case.row["case_id"])) for case in cases]
         take = _take(group, members, verdicts, speeds)
         if fault is not None:
             take = Take(group=group, verdicts=verdicts, statement=fault)
-        hints = _hints(take, divergences, at_judged_places(divergences, lates))
+        hints = _hints(take, divergences, judged_places)
         takes[group] = replace(take, hints=[*hints, *_launch_bound(group, members, verdicts)])
     return takes
 
@@ -537,12 +532,12 @@ class Speeds:
     busy: bool = False
     longer: str = "--budget"
 
-    def over(self, row: Row, reference: Row | None) -> Interval:
-        """Return the speedup of a row over `reference`."""
+    def over(self, row: Row, reference: Row | None, ends: Sequence[float | None]) -> Interval:
+        """Return the speedup of a row over `reference` with the ends of its interval."""
         ours = number(row["seconds_median"])
         if reference is None or not ours or not (theirs := number(reference["seconds_median"])):
             return Interval()
-        value, (low, high) = theirs / ours, self.interval(row, reference)
+        value, (low, high) = theirs / ours, ends
         gain, cause = value > WORTH, Cause.NONE
         if value > LARGEST_SPEEDUP:
             cause = Cause.IMPLAUSIBLE
@@ -556,20 +551,21 @@ class Speeds:
             cause = Cause.OPEN
         return Interval(value=value, low=low, high=high, cause=cause)
 
-    def interval(self, row: Row, reference: Row) -> tuple[float, float] | tuple[None, None]:
-        """Return the 95% interval of the speedup of a row over `reference`, None twice with too few rounds.
+    def ends(self, pairs: Sequence[tuple[Row, Row]]) -> list[Sequence[float | None]]:
+        """Return the 95% interval of the speedup of the first row of each pair over the second.
 
-        Without three common rounds it comes from the intervals of both rows.
+        Without three common rounds it comes from the intervals of both rows; None twice without these.
         """
-        if row["case_id"] == reference["case_id"]:
-            return 1.0, 1.0
-        ours, theirs = (self.rounds.get(side["case_id"], ()) for side in (row, reference))
-        if (interval := paired_interval(ours, theirs)) is not None:
-            return interval
-        low, high, other_low, other_high = (
-            number(side[end]) for side in (row, reference) for end in ("seconds_low", "seconds_high")
-        )
-        return (other_low / high, other_high / low) if low and high and other_low and other_high else (None, None)
+        paired = paired_intervals([[self.rounds.get(row["case_id"], ()) for row in pair] for pair in pairs])
+        known: list[Sequence[float | None]] = []
+        for (row, reference), interval in zip(pairs, paired, strict=True):
+            sides = (number(side[end]) for side in (row, reference) for end in ("seconds_low", "seconds_high"))
+            low, high, other_low, other_high = sides
+            unpaired: Sequence[float | None] = (
+                (other_low / high, other_high / low) if low and high and other_low and other_high else (None, None)
+            )
+            known.append((1.0, 1.0) if row["case_id"] == reference["case_id"] else interval or unpaired)
+        return known
 
 
 def is_gain(speed: Interval) -> bool:
@@ -642,7 +638,8 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
     if fastest is not None:
         fastest_row = row_of[fastest.case_id]
         ok = [verdict for verdict in gaining if verdict.status is Status.OK]
-        equals = [verdict for verdict in ok if (speeds.interval(fastest_row, row_of[verdict.case_id])[0] or 0.0) <= 1.0]
+        over = speeds.ends([(fastest_row, row_of[verdict.case_id]) for verdict in ok])
+        equals = [verdict for verdict, (low, _) in zip(ok, over, strict=True) if (low or 0.0) <= 1.0]
         taken = min(equals, key=_nearness, default=fastest)
         passed, facts = _passed(known, taken), _gains(taken)
         open_still = [verdict for verdict in known if not is_gain(verdict.speed)]

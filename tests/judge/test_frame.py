@@ -72,14 +72,20 @@ def test_time_is_the_median_over_rounds_of_their_fastest_samples(tmp_path):
 
 def test_rounds_of_the_control_are_not_the_cases_own(tmp_path):
     path = write_run(
-        tmp_path, [FP32, BF16], make_round(FP32, 1.0), make_round(FP32, 1.1, control=True), make_round(BF16, 0.5)
-    )
+        tmp_path, [FP32, BF16], *(make_round(FP32, seconds) for seconds in (1.0, 1.2, 0.9)),
+        make_round(FP32, 1.1, control=True), make_round(BF16, 0.5), make_round(FP32, 0.8, confirmation=True),
+    )  # fmt: skip
     frame = ampbench.load(path)
-    assert frame["rounds"].tolist() == [1, 1]
-    assert frame["seconds_median"].tolist() == [1.0, 0.5]
+    assert frame["rounds"].tolist() == [4, 1]
+    assert frame["seconds_median"].tolist() == [0.95, 0.5]
     control = control_ratio(read_run(path))
-    assert control.case_id == FP32.case_id
-    assert control.ratio == pytest.approx(1.1)
+    assert (control.case_id, control.own.tolist(), control.again.tolist()) == (
+        FP32.case_id,
+        [1.0, 1.2, 0.9, 0.8],
+        [1.1],
+    )
+    assert control.ratio == pytest.approx(1.1 / 0.95)
+    assert control_ratio(read_run(write_run(tmp_path / "once", [FP32], make_round(FP32, 1.0)))) is None
     assert dataclasses.replace(control, own=control.again, again=control.own).apart == control.apart
 
 

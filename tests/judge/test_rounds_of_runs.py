@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from ampbench.judge.compare import compare
-from ampbench.judge.rounds import MeasuredRun, Role, controls, disturbed_share, grid, power_error, unfit_said, unquiet
+from ampbench.judge.rounds import MeasuredRun, Role, disturbed_share, grid, power_error, unfit_said, unquiet
 from ampbench.records.changes import ChangeCode
 from ampbench.records.measured import Fitness, Round, Telemetry
 from ampbench.store import read_run
@@ -113,13 +113,3 @@ def test_a_round_on_an_accelerator_is_judged_by_its_launching_thread_and_not_by_
         causes[name] = unfit_said(read_run(write_run(tmp_path / name, [on_card], *rounds)))
     assert causes["host"] == ""
     assert causes["thread"].startswith("the thread that launches kernels waited 20%")
-
-
-def test_a_case_that_was_measured_twice_has_its_own_rounds_beside_the_controls():
-    stored = make_run(Times((FP32, [1e-3, 3e-3]), (BF16, [])))
-    stored.rounds.append(make_round(FP32, 4e-3, 0, control=True))
-    stored.rounds.append(make_round(FP32, 5e-3, 2, confirmation=True))
-    (one,) = controls(MeasuredRun.of(stored))
-    assert (one.case_id, one.own.tolist(), one.again.tolist()) == (FP32.case_id, [1e-3, 3e-3, 5e-3], [4e-3])
-    assert one.ratio == pytest.approx(4 / 3)
-    assert list(controls(MeasuredRun.of(make_run(Times((FP32, [1e-3])))))) == []
