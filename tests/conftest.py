@@ -102,9 +102,9 @@ FRESH: Mapping[str, Any] = {
 
 SET_BY_OTHERS = (
     "PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
-    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "RAY_CLIENT_MODE",
 )  # fmt: skip
-"""Environment variables that pytest and torch's compiler set as they work, and scikit-learn as it is imported."""
+"""Environment variables that pytest and torch's compiler set as they work, scikit-learn and Ray as imported."""
 
 
 def state_of_process() -> dict[str, Any]:

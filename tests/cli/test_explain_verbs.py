@@ -250,7 +250,8 @@ def test_a_module_that_overflows_is_found_by_real_workers(model: Path, ampbench:
 def test_a_search_whose_worker_was_ended_from_outside_goes_on(model: Path, tmp_path: Path, ampbench: Run) -> None:
     ending = "    def forward(self, x):\n        os.path.exists('calm') or os.kill(os.getpid(), 15)\n"
     model.write_text("import os" + CANCELLING.replace("    def forward(self, x):\n", ending))
-    ended = search(ampbench, f"{model}:make", "--precision", "fp16_autocast", "--max-trials", "3")
+    chosen = ["--precision", "fp16_autocast", "--max-trials", "3", "--threads", "1"]
+    ended = search(ampbench, f"{model}:make", *chosen)
     (path,) = list_runs(tmp_path / "results")
     (failure,) = read_run(path).failures.values()
     assert (ended.code, failure.cause) == (3, "killed"), ended.err

@@ -96,8 +96,8 @@ def check_ray_start(command: Command) -> None:
     """It is what Ray takes, if it is installed."""
     assert command.words[:2] == ["ray", "start"]
     if importlib.util.find_spec("ray") is not None:
-        parse = f"from ray.scripts.scripts import start; start.make_context('start', {command.words[2:]})"
-        subprocess.run([sys.executable, "-c", parse], check=True)
+        start = importlib.import_module("ray.scripts.scripts").start
+        assert start.make_context("start", command.words[2:])
 
 
 def check_shards(command: Command) -> None:
