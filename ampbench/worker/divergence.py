@@ -371,7 +371,6 @@ def passing_reference(workload: Workload, case: Case, device: Device, *, updates
         intended = None
         if exact.native is not None:
             intended = intended_update(take_snapshot(workload, case, device), exact.native, where)
-            exact.native = None
         return Reference(numbers=exact, fp32=None, where=where.type, intended=intended)
     device.release()
     numbers = reference_step(workload, case, device, keep=Cpu(), precision=_FP32, update=False)
@@ -423,7 +422,6 @@ def full_reference(workload: Workload, case: Case, device: Device, snapshot: Sna
         chance, chances = _chance(workload, case, where, exact, where)
         if exact.native is not None:
             intended = intended_update(snapshot or take_snapshot(workload, case, device), exact.native, where)
-            exact.native = None
         return Reference(numbers=exact, fp32=fp32, where=where.type, chance=chance, chances=chances, intended=intended)
     if fp32 is None:
         return Reference(numbers=None, fp32=None, where=device.type, dtype="", error=error)
@@ -644,8 +642,7 @@ def _divergence(group: _Group, case: Case, device: Device, started: float) -> Di
     divergence = _with_gradients(divergence, numbers, held, keep)
     if held.intended is None or numbers.native is None:
         return divergence
-    named = held.intended.snapshot.named
-    update = measure_update(held.intended, numbers.native, device, keep) if named else None
+    update = measure_update(held.intended, numbers.native, device, keep) if held.intended.snapshot.named else None
     noise = batch_noise(held.intended, numbers.native, divergence.gradient.tensor_parameter)
     nonfinite = max(divergence.param_nonfinite or 0, update.nonfinite or 0 if update else 0)
     gradient = structs.replace(divergence.gradient, **noise)

@@ -115,9 +115,12 @@ class _Clip:
 
 
 def clip_as_all(optimizer: torch.optim.Optimizer, gradients: Callable[[], list[torch.Tensor]]) -> None:
-    """Let an optimizer that `steps_alone` on some of the gradients clip them by the norm of all."""
+    """Let an optimizer that steps on some of the gradients clip them by the norm of all, in fp32 with `low_updates`."""
     for hook in optimizer._optimizer_step_pre_hooks.values():
-        hook.total = torch.nn.utils.get_total_norm(gradients())  # type: ignore[attr-defined]
+        if isinstance(hook, _Clip):
+            lifted = [] if steps_alone(optimizer) else [torch.bfloat16]
+            every = [gradient.float() if gradient.dtype in lifted else gradient for gradient in gradients()]
+            hook.total = torch.nn.utils.get_total_norm(every)
 
 
 def clipping(make: MakeOptimizer, norm: float | None) -> MakeOptimizer:

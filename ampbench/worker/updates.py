@@ -27,7 +27,7 @@ from ampbench.worker.distances import is_finite, real_parts
 from ampbench.worker.late import Snapshot, Tensors
 from ampbench.worker.machine import Device
 from ampbench.worker.memory import said_of
-from ampbench.worker.network import clip_as_all, default_optimizer, in_blocks, steps_alone
+from ampbench.worker.network import clip_as_all, in_blocks, steps_alone
 from ampbench.worker.outputs import batch_length
 from ampbench.worker.step import OwnStep, TrainingStep, forked_draws, random_states, seed_all
 from ampbench.workload import Workload
@@ -56,8 +56,8 @@ class Gradients:
     noise: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     no_noise: str = ""
     stored: Mapping[str, torch.dtype]
-    make: Make = default_optimizer
-    draws: bool = False
+    make: Make
+    draws: bool
     skipped: bool = False
 
 
@@ -70,7 +70,7 @@ class Intended:
     """
 
     snapshot: Snapshot
-    gradients: Gradients = field(default_factory=lambda: Gradients(first={}, stored={}))
+    gradients: Gradients
     blocks: Sequence[Sequence[str]] = ()
     sizes: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     undefined: str = ""

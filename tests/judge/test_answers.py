@@ -22,13 +22,11 @@ from ampbench.workload import Workload
 from tests.judge.test_one_step import trained as by_sgd
 from tests.judge.test_one_step import verdicts
 from tests.stored_runs import make_case
+from tests.worker.test_optimizers import Lion
+from tests.worker.test_updates import adam
 from tests.workloads.built_workloads import build
 
 Optimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
-
-
-def adam(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-3)
 
 
 def measured(workload: Workload, precision: str, phase: str = "training") -> Divergence:
@@ -113,35 +111,6 @@ def test_an_error_of_a_small_gradient_within_the_noise_of_a_batch_does_not_refus
     assert low < gradient.rel_l2 < high
     assert gradient.noise > 3 * gradient.rel_l2
     assert verdicts(tmp_path, workload, "bf16_autocast")["bf16_autocast"].status is Status.OK
-
-
-def test_the_noise_of_a_batch_from_its_halves_is_the_noise_over_batches() -> None:
-    workload = regression()
-    halves = measured(workload, "fp32").gradient.noise
-    parts = list(workload.inputs.split(32)), list(workload.targets.split(32))
-    gradients = []
-    for inputs, targets in zip(*parts, strict=True):
-        workload.module.zero_grad()
-        F.mse_loss(workload.module(inputs), targets).backward()
-        gradients.append(torch.cat([weight.grad.flatten() for weight in workload.module.parameters()]).double())
-    each = torch.stack(gradients)
-    noise = each.var(0).sum().sqrt() / 8**0.5 / each.mean(0).norm()
-    assert halves == pytest.approx(float(noise), rel=0.25)
-
-
-class Lion(torch.optim.Optimizer):
-    """Chen et al., 2023."""
-
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
-                weight.add_(torch.sign(0.9 * mean + 0.1 * weight.grad), alpha=-group["lr"])
-                mean.lerp_(weight.grad, 0.01)
 
 
 @pytest.mark.parametrize(

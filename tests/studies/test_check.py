@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from ampbench import store
 from ampbench.defects import CACHE, COMPILE, Check
-from ampbench.errors import NothingToRunError, UnknownNameError
+from ampbench.errors import NothingComparableError, NothingToRunError, UnknownNameError
+from ampbench.judge.compare import compare
 from ampbench.records.case import DeviceDescription
 from ampbench.records.measured import Failure, Fitness, Update
 from ampbench.records.rules import DEVICE, FAKE, NOT_OBSERVED
@@ -26,7 +27,6 @@ from ampbench.studies.check import (
     CheckAsked,
     Checked,
     ChecksAsked,
-    came_or_went,
     conclusions,
     diagnosis,
     pointers,
@@ -68,12 +68,18 @@ def test_what_differs_by_design_is_told_as_a_trap_and_counted_among_no_defects()
 
 
 def test_what_came_is_told_before_what_went_and_other_programs_are_no_change(tmp_path: Path) -> None:
-    before = run_of(tmp_path / "1", checked(CAST, DEFECTIVE), checked(EPS, GOOD), checked(MIXED, GOOD))
-    after = run_of(tmp_path / "2", checked(CAST, GOOD), checked(EPS, DEFECTIVE), checked(MIXED, DEFECTIVE, program="b"))
-    came, went = came_or_went(before, after)
+    found = checked(CAST, DEFECTIVE), checked(EPS, GOOD), checked(MIXED, GOOD)
+    before = run_of(tmp_path / "1", *found, explains="check")
+    found = checked(CAST, GOOD), checked(EPS, DEFECTIVE), checked(MIXED, DEFECTIVE, program="b")
+    comparison = compare(before, run_of(tmp_path / "2", *found, explains="check"))
+    came, went = comparison.defects
     assert (came.check, came.before, came.after, came.came) == (EPS, GOOD, DEFECTIVE, True)
     assert came.remedy
     assert (went.check, went.came) == (CAST, False)
+    assert comparison.checks == 3
+    elsewhere = run_of(tmp_path / "3", checked(CAST, GOOD, "cuda"), explains="check")
+    with pytest.raises(NothingComparableError, match="nothing in common that can be compared"):
+        compare(before, elsewhere)
 
 
 def test_a_machine_is_told_what_runs_of_this_very_torch_on_this_processor_found(tmp_path: Path) -> None:

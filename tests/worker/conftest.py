@@ -37,6 +37,14 @@ def numpy_bf16(values: np.ndarray) -> np.ndarray:
     return np.ldexp(np.round(mantissa * 256) / 256, exponent)
 
 
+def numpy_fp16(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(float)
+
+
+def numpy_fp32(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32).astype(float)
+
+
 @pytest.fixture
 def classifier() -> Workload:
     """A small classifier with batch normalisation, trained with momentum."""

@@ -9,8 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ampbench.core.statement import NoNoise
 from ampbench.core.stats import Sketch, sketch_of
@@ -29,29 +27,20 @@ from ampbench.worker.distances import (
     named_outputs,
     worst_gradient,
 )
-from ampbench.worker.divergence import NOT_DECIDED, Reference, References, measure_divergence, trusted_reference
+from ampbench.worker.divergence import (
+    NOT_DECIDED,
+    Reference,
+    References,
+    is_chance,
+    measure_divergence,
+    trusted_reference,
+)
 from ampbench.worker.machine import Cpu
 from ampbench.worker.network import recipe_of
 from ampbench.worker.step import EQUAL_DRAWS
 from ampbench.workload import Workload
 from tests.stored_runs import change_divergence, make_divergence
-from tests.worker.conftest import diverge, make_case, mean_square, numpy_bf16
-
-finite = st.floats(-1e3, 1e3, allow_nan=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
-
-
-@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20))
-def test_distances_agree_with_numpy(pairs: list[tuple[float, float]]) -> None:
-    x, r = np.array(pairs).T
-    found = compare([torch.from_numpy(x.copy())], [torch.from_numpy(r.copy())])
-    assert found.max_abs == pytest.approx(np.abs(x - r).max())
-    if np.linalg.norm(r) == 0:
-        assert found.rel_l2 is None
-        assert "zero" in found.notes[0]
-    else:
-        assert found.rel_l2 == pytest.approx(np.linalg.norm(x - r) / np.linalg.norm(r))
-        if np.linalg.norm(x):
-            assert found.cosine == pytest.approx(x @ r / np.linalg.norm(x) / np.linalg.norm(r), abs=1e-9)
+from tests.worker.conftest import diverge, make_case, mean_square, numpy_bf16, numpy_fp16, numpy_fp32
 
 
 def test_the_worst_gradient_is_named_and_negligible_ones_are_passed_over() -> None:
@@ -95,14 +84,6 @@ def test_what_is_no_classifier_has_no_agreement() -> None:
     assert argmax_agreement([output], [output], []) == (None, None)
     assert class_dimension(output, torch.tensor([1, -1, -1, 1])) is None, "pairs that are alike or not"
     assert class_dimension(output, torch.tensor([1, -100, 0, 1])) == 1
-
-
-def numpy_fp16(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float16).astype(float)
-
-
-def numpy_fp32(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float32).astype(float)
 
 
 class Gains(torch.nn.Module):
@@ -278,18 +259,66 @@ def test_numbers_that_are_not_finite_are_counted_by_where_they_arise() -> None:
     assert "the loss is not finite" in found.notes
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16_pure"])
-def test_the_noise_of_a_batch_is_half_the_squared_distance_of_two(precision: str) -> None:
-    draw = np.random.default_rng(0)
-    x, low, high, *weights = draw.uniform(0.5, 2, (5, 8, 6))
-    inputs = torch.tensor(x, dtype=torch.float32)
-    workload = Workload(module=Gains(low, high), inputs=[inputs, 2 * inputs], loss=weighted(*weights))
-    found = diverge(workload, make_case(precision, "training"))
-    # of gradients g and 2g: |g|² / 2 apart, of (1 + 4)|g|² / 2
-    assert found.gradient.noise == pytest.approx(math.sqrt(0.5 / 2.5))
-    alone = dataclasses.replace(workload, inputs=inputs)
-    one = diverge(alone, make_case(precision, "training"))
-    assert one.gradient.noise is None
+class Shifted(torch.nn.Linear):
+    """A linear layer with a shift that all samples share, which drifts by a tenth with every pass.
+
+    It adds another weight to batches below `least`.
+    """
+
+    def __init__(self, least: int = 0) -> None:
+        torch.manual_seed(0)
+        super().__init__(6, 2)
+        self.spare, self.least = torch.nn.Parameter(torch.ones(2)), least
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        y = super().forward(x + shift) * (0.9 + 0.1 * self.passes)
+        return y + self.spare if len(x) < self.least else y
+
+
+@pytest.mark.parametrize("rows", [2, 5, 8])
+def test_the_noise_of_a_batch_is_that_of_its_halves_or_of_a_second_batch(rows: int) -> None:
+    x, shift, y = torch.randn(2, rows, 6), torch.randn(6), torch.randn(2, rows, 2)
+    module, loss, batches = Shifted(), torch.nn.functional.mse_loss, [(each, shift) for each in x]
+    weight, bias, inputs, targets = (
+        each.detach().double().numpy() for each in (module.weight, module.bias, x + shift, y)
+    )
+    error = inputs @ weight.T + bias - targets  # the gradient of a sample: its loss is the mean square of two numbers
+    samples = {"weight": error[..., None] * inputs[..., None, :], "bias": error}
+    share = (rows + 1) // 2 / rows
+
+    def squares(of: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
+        return {name: float((of(each) ** 2).sum()) for name, each in samples.items()}
+
+    halves = squares(lambda each: math.sqrt(share * (1 - share)) * (each[0, ::2].mean(0) - each[0, 1::2].mean(0)))
+    two = squares(lambda each: (each[0] - each[1]).mean(0) / math.sqrt(2))
+    one, both = squares(lambda each: each[0].mean(0)), squares(lambda each: each.mean(1) / math.sqrt(2))
+    case = make_case("bf16_pure", "training", batch_size=rows)
+    for given, wanted, noise, size in ((batches[0], y[0], halves, one), (batches, list(y), two, both)):
+        found = diverge(Workload(module=module, inputs=given, targets=wanted, loss=loss), case).gradient
+        assert found.noise == pytest.approx(math.sqrt(sum(noise.values()) / sum(size.values())), rel=1e-6)
+        name = found.tensor_parameter
+        assert found.tensor_noise == pytest.approx(math.sqrt(noise[name] / size[name]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "module", "loss", "code"),
+    [
+        (1, Shifted(), mean_square, NoNoise.NOT_HALVED),
+        (8, Shifted(), lambda output: (output - torch.ones(8, 2)).square().mean(), NoNoise.NOT_HALVED),
+        (8, Shifted(least=8), mean_square, NoNoise.OTHER_GRADIENTS),
+        (8, Shifted(), lambda output: output.sum(), NoNoise.NO_MEAN),
+        (8, Shifted(), lambda output: (output - output.detach()).square().mean(), NoNoise.NOT_FINITE),
+    ],
+)
+def test_a_batch_whose_halves_do_not_tell_its_noise_has_the_reason(
+    rows: int, module: torch.nn.Module, loss: Callable[[torch.Tensor], torch.Tensor], code: NoNoise
+) -> None:
+    inputs = torch.ones(rows, 6), torch.ones(6)
+    workload = Workload(module=module, inputs=inputs, loss=loss, optimizer=half_the_gradient)
+    found = diverge(workload, make_case("fp32", "training", batch_size=rows))
+    assert (found.gradient.noise, found.gradient.tensor_noise, found.gradient.no_noise) == (None, None, code)
 
 
 def test_a_gradient_of_zeros_has_no_error_and_no_worst_parameter() -> None:
@@ -384,6 +413,7 @@ def test_a_norm_above_the_range_of_fp64_is_unknown_and_so_is_the_error(largest: 
     tensors = [torch.full((4,), largest, dtype=torch.float64)] * 8
     found = compare([-tensor for tensor in tensors], tensors)
     assert found.reference_norm is found.rel_l2 is found.cosine is None
+    assert compare([torch.zeros(4)], [torch.ones(4)]).cosine is None
 
 
 def mixed(y: torch.Tensor) -> torch.Tensor:
@@ -547,7 +577,13 @@ def test_all_precisions_see_the_same_random_numbers(how: str, phase: str) -> Non
     assert all(found.gradient.rel_l2 is None or found.gradient.rel_l2 < 2e-2 for found in errors)
     assert [found.chance_rel_l2 for found in errors] == [None] * 3
     assert [found.notes.count(EQUAL_DRAWS) for found in errors] == [1] * 3
-    assert held_by(references, workload, make_case("fp32", phase)).chance > 0.01
+    chance = held_by(references, workload, make_case("fp32", phase)).chance
+    assert chance > 0.01
+    if how == "randn_like":
+        one, other = (torch.randn(4, 16, generator=torch.Generator().manual_seed(seed)).double() for seed in (0, 1))
+        weights = workload.module.state_dict().values()
+        exact = torch.nn.functional.linear(*(each.double() for each in (workload.inputs, *weights)))
+        assert chance == pytest.approx(float((other - one).norm() / (exact + one).norm()), rel=1e-12)
 
 
 @pytest.mark.parametrize("how", ["own generator", "state"])
@@ -558,6 +594,11 @@ def test_errors_of_chance_are_told_from_those_of_rounding(how: str) -> None:
         assert found.chance_rel_l2 == held_by(references, workload, make_case(precision)).chance > 0.01
     with pytest.raises(WorkloadError, match=r"its error means nothing: two fp64 steps already lie .* apart"):
         trusted_reference(workload, make_case("bf16_pure"), Cpu())
+
+
+def test_chance_explains_an_error_from_a_thousandth_to_a_hundred_times_its_own_size() -> None:
+    assert [is_chance(apart, 0.5) for apart in (0.499e-3, 0.5e-3, 0.5, 50.0, 50.1)] == [False, True, True, True, False]
+    assert not any(is_chance(*pair) for pair in ((None, 0.5), (0.5, None), (0.0, 0.0)))
 
 
 class TwoOutputs(torch.nn.Module):

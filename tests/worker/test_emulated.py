@@ -4,7 +4,6 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -154,18 +153,14 @@ def test_keeping_every_layer_in_bf16_is_bf16_autocast(images: Workload) -> None:
     assert found[0].output.rel_l2 == found[1].output.rel_l2
 
 
-@pytest.mark.parametrize("phase", ["inference", "training"])
-def test_errors_grow_as_formats_shrink_and_fp64_is_never_rounded(phase: str, images: Workload) -> None:
+def test_errors_grow_as_formats_shrink_and_fp64_is_never_rounded(images: Workload) -> None:
     names = ["bf16_autocast", "float8_row", "nvfp4"]
     references = References()
-    found = {name: diverge(images, make_case(name, phase), references) for name in names}
-    errors = [found[name].output.rel_l2 for name in names]
-    assert errors == sorted(errors)
+    found = [diverge(images, make_case(name, "training"), references) for name in names]
+    errors, gradients = [each.output.rel_l2 for each in found], [each.gradient.rel_l2 for each in found]
     assert errors[0] * 3 < errors[1] < errors[2] < 0.5
-    if phase == "training":
-        gradients = [found[name].gradient.rel_l2 for name in names]
-        assert gradients == sorted(gradients)
-        assert all(found[name].update.kept > 0.7 for name in names)
+    assert gradients == sorted(gradients)
+    assert all(each.update.kept > 0.7 for each in found)
 
 
 def test_an_encoder_in_inference_runs_its_emulated_layers() -> None:
@@ -187,21 +182,6 @@ def test_a_modules_own_error_is_that_of_its_format(images: Workload) -> None:
     assert low["depthwise"] == plain["depthwise"]
     assert "stem" not in kept
     assert (kept["head.0"], kept["head.2"]) == (plain["head.0"], low["head.2"])
-
-
-@pytest.mark.parametrize("name", ["bf16_stochastic", "bf16_kahan"])
-def test_updates_in_bf16_lose_little_on_average(name: str) -> None:
-    torch.manual_seed(0)
-    workload = Workload(
-        module=nn.Linear(64, 64),
-        inputs=torch.randn(16, 64),
-        loss=lambda output: output.square().mean(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
-    )
-    found: dict[str, Any] = {row: diverge(workload, make_case(row, "training")).update for row in ("bf16_pure", name)}
-    assert found["bf16_pure"].kept < 0.9
-    assert abs(1 - found[name].kept) < 0.05
-    assert (found[name].kept_error is not None) == (name == "bf16_stochastic")
 
 
 EMULATED = [name for name, row in PRECISIONS.items() if row.emulated]

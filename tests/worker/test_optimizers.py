@@ -26,8 +26,7 @@ from ampbench.worker.network import (
 )
 from ampbench.worker.step import TrainingStep, build_training
 from ampbench.workload import Workload
-from tests.trace.test_low_formats import of_torchao
-from tests.worker.conftest import make_case
+from tests.worker.conftest import make_case, numpy_bf16, numpy_fp32
 from tests.worker.test_updates import exact_gradients, update_of
 
 stochastic, kahan = partial(low_updates, "stochastic"), partial(low_updates, "kahan")
@@ -51,7 +50,6 @@ class Lion(torch.optim.Optimizer):
 
 LOW_OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=4e-4, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=4e-5, betas=(0.9, 0.95), weight_decay=0.0),
     "lion": Lion,
 }
@@ -157,20 +155,26 @@ def test_groups_scaler_clipping_schedule_and_saved_state_work(wrap: Callable[[Ma
     assert [weight.dtype for weight in module.parameters()] == [torch.bfloat16] * 3 + [torch.float32]
 
 
-def test_state_is_rounded_as_torchaos_optimizer_rounds_it() -> None:
-    adam = of_torchao("torchao.optim.adam")
-    weight, generator = weight_of(64, 64), torch.Generator().manual_seed(0)
-    optimizer = stochastic(lambda weights: torch.optim.AdamW(weights, lr=1e-3, foreach=False))([weight])
-    mean, square, count = torch.zeros_like(weight), torch.zeros_like(weight), torch.tensor(0.0)
-    for _ in range(5):
-        weight.grad = torch.randn(weight.shape, generator=generator).bfloat16()
-        count += 1
-        settings = (torch.tensor(1e-3), 0.9, 0.999, 0.01, 1e-8, True, False)
-        adam.single_param_adam(weight.detach().clone(), weight.grad, count, mean, square, None, *settings)
+def test_compensated_weights_and_their_state_are_those_of_numpy_to_the_last_bit() -> None:
+    draw = np.random.default_rng(0)
+    start = numpy_bf16(draw.normal(size=(64, 64)))
+    weight = torch.nn.Parameter(torch.from_numpy(start).bfloat16())
+    optimizer = kahan(lambda weights: torch.optim.SGD(weights, lr=2.0**-10, momentum=0.875))([weight])  # exact products
+    expected, mean, lost = start, np.zeros_like(start), np.zeros_like(start)
+    for _ in range(50):
+        given = numpy_bf16(draw.normal(size=(64, 64)))
+        weight.grad = torch.from_numpy(given).bfloat16()
         optimizer.step()
-    torch.testing.assert_close(optimizer.state[weight]["exp_avg"], mean, rtol=2.0**-7, atol=0)
-    assert (optimizer.state[weight]["exp_avg"] == mean).float().mean() > 0.999
-    assert (optimizer.state[weight]["exp_avg_sq"] == square).float().mean() > 0.999
+        step = numpy_fp32(0.875 * mean + given)
+        moved = numpy_fp32(expected - 2.0**-10 * step)
+        mean, before = numpy_bf16(step), expected
+        lost = numpy_bf16(numpy_fp32(lost + numpy_fp32(moved - before)))
+        expected = numpy_bf16(numpy_fp32(before + lost))
+        lost = numpy_bf16(numpy_fp32(lost + numpy_fp32(before - expected)))
+    state = optimizer.state[weight]
+    for found, value in ((weight.detach(), expected), (state["momentum_buffer"], mean), (state[COMPENSATION], lost)):
+        assert np.array_equal(found.double().numpy(), value)
+    assert not np.array_equal(expected, start)
 
 
 Floats = np.ndarray

@@ -1,5 +1,6 @@
 """What one norm hides: errors by output and sample, probabilities, and decisions of further batches."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 from scipy.special import log_softmax, softmax
 from scipy.stats import beta, entropy
@@ -75,17 +74,6 @@ def test_a_large_exact_output_hides_no_ruined_one(two_heads: Workload) -> None:
     assert scores.rel_l2 == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-9)
     assert found.output.worst == scores
     assert scores.centred is False
-
-
-@given(st.integers(2, 6), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32 - 1))
-def test_no_offset_and_no_scale_changes_an_error_over_its_spread(
-    rows: int, offset: float, scale: float, seed: int
-) -> None:
-    draw = np.random.default_rng(seed)
-    reference, error = draw.normal(size=(2, rows, 3))
-    expected = np.linalg.norm(error) / np.linalg.norm(reference - reference.mean(0))
-    found, _ = errors_of(scale * (reference + error) + offset, scale * reference + offset)
-    assert found.over_spread == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_shift_of_logits_that_hides_their_differences_is_taken_off(two_heads: Workload) -> None:
@@ -183,6 +171,7 @@ def test_kl_of_nearly_equal_rows_is_no_rounding_error() -> None:
 @pytest.mark.parametrize("made_of", [lambda rows: softmax(rows, 1), lambda rows: log_softmax(rows, 1)])
 def test_probabilities_and_their_logarithms_are_taken_as_they_are(made_of: Callable[[Any], Any]) -> None:
     logits = RANDOM.normal(size=(32, 6)) * 2
+    logits[0, 0] = 30
     changed = logits + 0.1 * RANDOM.normal(size=logits.shape)
     found, compared = errors_of(made_of(changed), made_of(logits), Decisions(0, torch.Size((32, 6)), 1), 32)
     kl = entropy(softmax(logits, 1), softmax(changed, 1), axis=1)
@@ -220,7 +209,8 @@ def test_the_batch_is_as_long_as_its_size_or_the_first_input(
     assert batch_length(workload, make_case(batch_size=batch_size)) == length
 
 
-def test_gaps_are_of_the_log_probabilities_of_targets_that_are_classes() -> None:
+def test_gaps_are_of_the_log_probabilities_of_targets_that_are_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "ROWS_AT_ONCE", 3 * 40)
     value, exact = RANDOM.normal(0, 3, (8, 5, 40)), RANDOM.normal(0, 3, (8, 5, 40))
     targets = RANDOM.integers(0, 40, (8, 5))
     targets[:2] = -100
@@ -229,7 +219,8 @@ def test_gaps_are_of_the_log_probabilities_of_targets_that_are_classes() -> None
     ]
     expected = np.abs(gaps[0] - gaps[1]).ravel()
     made = Decisions(0, torch.Size((8, 5, 40)), 2)
-    compared = Compared([""], [torch.from_numpy(exact)], [made], 8, targets=torch.from_numpy(targets))
+    given = torch.zeros(8, 5), torch.arange(3), torch.from_numpy(targets)
+    compared = Compared([""], [torch.from_numpy(exact)], [made], 8, targets=given)
     found = compared.predictions([torch.from_numpy(value)])
     assert found.gap_mean == pytest.approx(expected.mean(), rel=1e-12)
     assert found.gap_p99 == pytest.approx(np.quantile(expected, 0.99), rel=1e-12)
@@ -306,13 +297,7 @@ def test_further_decisions_are_those_of_plain_torch(phase: str) -> None:
     assert found.output.further is not None
     assert found.output.decided is not None
     seen = 1 + found.output.further.decisions // 64
-    assert found.output.decided == (bf16_agreement(network_like(module), batches[:seen]), 64 * seen)
-
-
-def network_like(module: torch.nn.Module) -> torch.nn.Module:
-    own = network()
-    own.load_state_dict(module.state_dict())
-    return own
+    assert found.output.decided == (bf16_agreement(copy.deepcopy(module), batches[:seen]), 64 * seen)
 
 
 def test_data_that_do_not_lie_sample_by_sample_are_no_batches() -> None:
@@ -353,7 +338,14 @@ def test_a_further_batch_that_fails_fails_no_case() -> None:
 
 
 @pytest.mark.usefixtures("time_enough")
-def test_a_further_batch_of_another_shape_ends_them() -> None:
-    batches = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(4, 16)]
-    found = diverge(Workload(module=network(), inputs=batches, classes_dim=1), make_case("bf16_autocast"))
+@pytest.mark.parametrize("cut", [{torch.bfloat16}, {torch.bfloat16, torch.float64}])
+def test_a_further_batch_of_another_shape_ends_them(cut: set[torch.dtype]) -> None:
+    class Shorter(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)[: 4 if x[0, 0] == 9 and x.dtype in cut else 8]
+
+    batches = [torch.randn(8, 16) for _ in range(3)]
+    batches[2][0, 0] = 9
+    found = diverge(Workload(module=Shorter(16, 5), inputs=batches, classes_dim=1), make_case("bf16_pure"))
     assert found.output.further.decisions == 8
+    assert not [note for note in found.notes if "failed" in note]

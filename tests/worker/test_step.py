@@ -343,6 +343,12 @@ def test_dtypes_that_are_not_fp32_stay_but_in_half_and_the_reference(
     assert step.data.batches[0]["phase"].dtype is (torch.complex128 if reference else torch.complex64)
 
 
+def test_a_network_loaded_in_half_is_upcast_for_fp32() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).half()
+    step = build_step(Workload(module=module, inputs=torch.ones(2, 4)), make_case("bf16_autocast"), Cpu())
+    assert {tensor.dtype for tensor in step.module.state_dict().values()} == {torch.float32, torch.int64}
+
+
 def test_optimizer_state_that_is_no_tensor_is_restored_too(classifier: Workload) -> None:
     workload = dataclasses.replace(classifier, optimizer=torch.optim.LBFGS)
     step = build_step(workload, make_case("fp32", "training"), Cpu())
