@@ -187,6 +187,7 @@ def test_built_in(amp_benchmark):
     stored = saved(pytester)
     assert stored.header.environment.torch_version == torch.__version__
     assert (len(stored.cases), stored.complete) == (5, True)
+    result.stdout.fnmatch_lines([f"run {stored.header.run}: saved/runs/*"])
     case_id = "test_mine.py:net[width=8]/b2/bf16_autocast/cpu/training/eager/in-fp32"
     memory, divergence = stored.memory[case_id], stored.divergence[case_id]
     (timed,) = (timed for timed in stored.rounds if timed.case_id == case_id)
@@ -209,9 +210,7 @@ def test_built_in(amp_benchmark):
     assert "1.00x" in table[place + 2]
 
 
-def test_a_function_that_only_this_process_has_is_measured_without_memory_and_says_why(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_function_that_only_this_process_has_is_measured_without_memory_and_says_why(pytester: pytest.Pytester):
     result = run(
         pytester,
         """
@@ -429,6 +428,7 @@ def test_a_session_fails_where_a_case_is_worse_than_in_a_file_or_cannot_be_compa
     same = run(pytester, CHANGING, "--amp-compare=fleet")  # the latest lane alone has no case
     assert same.ret == 0
     same.stdout.fnmatch_lines(["*ampbench: memory and errors compared*", "nothing changed: *"])
+    same.stdout.no_fnmatch_line("*is not complete*")
     monkeypatch.setenv("COARSE", "9")
     worse = run(pytester, CHANGING, f"--amp-compare={before}", "--benchmark-quiet")
     assert "side by side" not in "\n".join(worse.outlines)

@@ -157,19 +157,18 @@ class Measured:
         self.header = new_header(Selection(), settings, read_environment(), [], "", ["pytest"])
         self.entries: dict[str, list[Entry]] = {}
         self.compared: Comparison | str | None = None
+        self.saved: dict[str, Path] = {}
         self.sources: dict[str, WorkloadSource] = {}
         self.server = Pool({ONLY: lambda: ServerChannel(preload=PRELOAD)})
 
     def run(self, *case_ids: str) -> StoredRun:
         """Return a run of some cases, of all where none is named."""
-        return gathered(
-            Path(), self.header, [entry for name in case_ids or self.entries for entry in self.entries[name]]
-        )
+        entries = [entry for name in case_ids or self.entries for entry in self.entries[name]]
+        return gathered(Path(), self.header, [*entries, Footer(ended="complete", finished_at=now())])
 
     def save(self, folder: Path) -> None:
         """Store the session's cases as a run in a results folder."""
-        ended = Footer(ended="complete", finished_at=now())
-        write_whole([dataclasses.replace(self.run(), footers=[ended])], folder)
+        self.saved = write_whole([self.run()], folder)
 
     def compare(self, baseline: StoredRun) -> bool:
         """Compare memory and errors with a stored run; return whether some compare and none is worse.
@@ -200,6 +199,8 @@ class Measured:
             reporter.write(text.getvalue())
         if isinstance(self.compared, str):
             reporter.write_line(self.compared)
+        for run, path in self.saved.items():
+            reporter.write_line(f"run {run}: {path}")
 
 
 def table_lines(run: StoredRun, width: int) -> list[Text]:
