@@ -326,6 +326,9 @@ def keep_statistics(key: str, statistics: Any) -> None:
         _KEPT[:8] = len(record).to_bytes(8, "little")  # last: a writer may be killed
 
 
+SAVE_WEIGHTS = "save the network's state_dict() with torch.save, or with safetensors"
+
+
 def read_weights(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file or a state dict, by name; no code in it is run.
 
@@ -342,12 +345,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     except ModuleNotFoundError:
         raise WorkloadError(f'weights={file}: safetensors is missing: pip install "ampbench[transformers]"') from None
     except pickle.UnpicklingError:
-        raise WorkloadError(
-            f"weights={file} holds pickled code, and ampbench never runs it: save the network's state_dict() "
-            "with torch.save, or with safetensors"
-        ) from None
+        raise WorkloadError(f"weights={file} holds pickled code, and ampbench never runs it: {SAVE_WEIGHTS}") from None
     except Exception as error:
-        raise WorkloadError(f"weights={file} cannot be read as a state dict: {first_line(error)}") from error
+        raise WorkloadError(f"weights={file} cannot be read ({first_line(error)}): {SAVE_WEIGHTS}") from error
     while isinstance(content, Mapping) and (
         inner := next((part for part in _NESTED if isinstance(content.get(part), Mapping)), "")
     ):
@@ -357,7 +357,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         or not content
         or not all(isinstance(part, Tensor) for part in content.values())
     ):
-        raise WorkloadError(f"weights={file} holds no state dict: a mapping of names to tensors")
+        raise WorkloadError(f"weights={file} holds no state dict: {SAVE_WEIGHTS}")
     if all(name.startswith(_MODULE) for name in content):  # of DistributedDataParallel
         content = {name.removeprefix(_MODULE): part for name, part in content.items()}
     return dict(content)
