@@ -373,14 +373,14 @@ TEMPLATES: Mapping[str, str] = {
     "origin-output": "output error {error:error} against {reference} (relative L2)",
     "origin-undefined": "output error undefined{strange:only|: some values are not finite}",
     "origin-overflows": (
-        "{names} {count:verb;overflows by itself;overflow by themselves} ({count:,} of {modules:counted;module})"
+        "{count:,} of {modules:counted;module} {count:verb;overflows by itself;overflow by themselves}: {names}"
     ),
     "origin-flushes": (
-        "{names} {count:verb;flushes;flush} at least {least:share} of {count:verb;its;their} outputs to zero "
-        "({count:,} of {modules:counted;module})"
+        "{count:,} of {modules:counted;module} {count:verb;flushes;flush} at least {least:share} of "
+        "{count:verb;its;their} outputs to zero: {names}"
     ),
     "origin-kept": (
-        "{module} in fp32 alone {share:if|lowers the output error most, by |share|, to }"
+        "keeping {module} alone in fp32 {share:if|lowers the output error most, by |share|, to }"
         "{share:else|makes the output finite, with an error of }{error:error}{then:if|; next: ||}"
     ),
     "origin-spread": "no single module matters: {module} in fp32 lowers the error most, by {share:share}",
