@@ -28,7 +28,7 @@ from ampbench.core.precisions import BUILT_IN, Precision, meet
 from ampbench.core.recipes import parse_optimizer
 from ampbench.core.units import parse_seconds
 from ampbench.drive import session
-from ampbench.drive.planning import GIVEN, NAME_EVERY, find_workloads
+from ampbench.drive.planning import GIVEN, find_workloads
 from ampbench.drive.rounds import MOST_ROUNDS
 from ampbench.drive.servers import InProcess
 from ampbench.errors import UsageError, WorkloadError, first_line
@@ -175,8 +175,7 @@ def _measured(selection: Selection, seconds: float, stack: contextlib.ExitStack)
     in_phases = [  # inference first: training may take longer or be interrupted
         [sorted(first, key=lambda turn: turn.planned.case.phase), *others] for first, *others in prepared.schedule
     ]
-    plan = [dataclasses.replace(case, skip=case.skip.replace(NAME_EVERY, 'precisions="all"')) for case in prepared.plan]
-    prepared = dataclasses.replace(prepared, plan=plan, schedule=in_phases)
+    prepared = dataclasses.replace(prepared, schedule=in_phases)
     session.require_work(prepared)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampbench-"))
     command = [MEASURE, *selection.workloads]

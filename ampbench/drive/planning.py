@@ -50,7 +50,6 @@ GIVEN: dict[str, WorkloadSource] = {}
 """Workloads that only this process has, by name, from `ampbench.live.given`."""
 NO_TIME = "{} is emulated: it has errors, and no time"
 EVERY = "all"
-NAME_EVERY = f"--precision {EVERY}"
 """The name for every precision that has times, including those that the device emulates."""
 NO_TRACED_TRAINING = "path traced is measured in inference only: a frozen trace has no gradients to train with"
 NO_GRAPHS = "--path compiled-reduce-overhead needs CUDA graphs; on a cpu it is the same as --path compiled"
@@ -159,7 +158,7 @@ def make_plan(
                 if not (skip or named or emulated or described is None):
                     for half in emulated_of(described, [precision.name]):
                         name = "CPU" if device == "cpu" else "device"
-                        skip = f"this {name} emulates {half}, {slower(described, half)} ({NAME_EVERY} runs it)"
+                        skip = f"this {name} emulates {half}, {slower(described, half)} (precision {EVERY} runs it)"
                 plan.setdefault(
                     case.case_id,
                     PlannedCase(

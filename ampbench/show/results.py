@@ -4,15 +4,15 @@
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
 
-from ampbench.core import metrics
+from ampbench.core import by_key, metrics
 from ampbench.core.budget import Budget
 from ampbench.core.metrics import METRICS
 from ampbench.core.precisions import BASELINE, is_emulated
@@ -125,10 +125,12 @@ def sections(screen: Screen, *, verbose: bool = False) -> list[Section]:
     """
     groups = grouped(row for row in screen.rows if row["outcome"] != "skipped")
     brief = bool(screen.networks) and len(groups) > networks.TABLES and not verbose
-    listed = [Section("", _table(group, rows, screen, verbose)) for group, rows in groups.items()]
     if brief:
         failed = networks.missing(row for row in screen.rows if row["outcome"] == "failed")
         listed = [Section("", [failed])] if failed.rows else []
+    else:
+        alike = {} if verbose else _alike(screen.rows)
+        listed = [Section("", _table(group, rows, screen, alike, verbose)) for group, rows in groups.items()]
     texts = lines(screen.notes, screen.cases, everything=verbose)
     texts += screen.pointers if verbose else ()
     if screen.again and not verbose:
@@ -141,9 +143,19 @@ def sections(screen: Screen, *, verbose: bool = False) -> list[Section]:
     return [*listed, Section("", crossings)] if crossings else listed
 
 
-def _table(group: Group, rows: Sequence[Row], screen: Screen, verbose: bool) -> list[Block]:
+def _alike(rows: Iterable[Row]) -> dict[str, set[str]]:
+    """Return by workload the parameters that all of its tables have."""
+    return {
+        workload: set.intersection(*(set(group.parameters.split(",")) for group in groups))
+        for workload, groups in by_key(grouped(rows), attrgetter("workload")).items()
+    }
+
+
+def _table(
+    group: Group, rows: Sequence[Row], screen: Screen, alike: Mapping[str, set[str]], verbose: bool
+) -> list[Block]:
     """Return a table with its advice; if `verbose`, each metric of any of `rows` as well."""
-    title = " · ".join(heading(group, rows, screen, verbose=verbose))
+    title = " · ".join(_heading(group, rows, screen, alike.get(group.workload, set())))
     texts = [Block(text) for text in _below(rows, screen.takes.get(group), screen, verbose=verbose)]
     blocks = [document.table(title, COLUMNS, rows), *texts]
     measured = [row for row in rows if verbose and row["outcome"] == "ok"]
@@ -156,15 +168,12 @@ def _table(group: Group, rows: Sequence[Row], screen: Screen, verbose: bool) -> 
     return blocks
 
 
-def heading(group: Group, rows: Sequence[Row], screen: Screen, *, verbose: bool = False) -> list[str]:
-    """Return the traits of a table: network, phase, batch, optimizer, machine, torch, and unusual settings."""
-    alike = [
-        other_group.parameters.split(",")
-        for other_group in grouped(screen.rows)
-        if other_group.workload == group.workload
-    ]
-    common = set() if verbose else set.intersection(*map(set, alike))
-    telling = ",".join(parameter for parameter in group.parameters.split(",") if parameter not in common)
+def _heading(group: Group, rows: Sequence[Row], screen: Screen, alike: Container[str]) -> list[str]:
+    """Return the traits of a table: network, phase, batch, optimizer, machine, torch, and unusual settings.
+
+    Parameters that are `alike` in all tables of the network are left out.
+    """
+    telling = ",".join(parameter for parameter in group.parameters.split(",") if parameter not in alike)
     optimizer = next((row["optimizer"] for row in rows if row.get("optimizer")), "")
     loaded = next((source.loaded for source in screen.header.sources if source.name == group.workload), ())
     recipe = "" if optimizer else group.recipe
