@@ -313,10 +313,12 @@ COLUMNS: Sequence[Column[Size]] = (
     Column("size", lambda row: row.size and row.size.size, "size"),
     Column(
         "per_second",
-        lambda row: row.size and row.size.rate,
+        lambda row: row.size.rate if row.size else None,
         "attained",
         "FLOP/s",
-        lambda row: format_quantity(row.size and row.size.rate, "B/s" if row.found.operation in MOVING else "FLOP/s"),
+        lambda row: format_quantity(
+            row.size.rate if row.size else None, "B/s" if row.found.operation in MOVING else "FLOP/s"
+        ),
     ),
     Column("to_fp32", lambda row: row.to_fp32, "to fp32", "ratio"),
     Column("datasheet_share", lambda row: row.share, "of peak", "share", rare=True),
