@@ -158,6 +158,6 @@ def test_a_program_has_the_code_of_each_tool() -> None:
     ((case_id, texts),) = found.code.items()
     assert case_id in found.stored.cases
     assert {*texts} == {"torch", "torchao", "FSDP2", "TensorRT", "onnxruntime"}
-    assert "-v: with torchao, FSDP2, TensorRT, onnxruntime" in str(found)
+    assert "(.code: with torchao, FSDP2, TensorRT, onnxruntime" in str(found)
     (data,) = found.document().data()["cases"]
     assert data["code"] == texts
