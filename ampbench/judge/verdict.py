@@ -348,9 +348,7 @@ def judge(case: Seen, budget: Budget, fault: Statement | None = None, trained: "
     refused = next((seen for seen in looked if seen["status"] is Status.REFUSED), None)
     if refused is None and (missing := _missing(later)) is not None:
         return Verdict(**base, code=missing)
-    nearest = max(
-        looked, key=lambda seen: (seen["limit"] and seen["number"] / seen["limit"], seen["code"] is Refusal.ERROR)
-    )
+    nearest = max(looked, key=lambda seen: (_nearness(seen["number"], seen["limit"]), seen["code"] is Refusal.ERROR))
     return Verdict(**refused or nearest)
 
 
@@ -592,9 +590,9 @@ def _speed(verdict: Verdict) -> float:
     return verdict.speed.value or 0.0
 
 
-def _nearness(verdict: Verdict) -> float:
+def _nearness(number: float | None, limit: float | None) -> float:
     """Return the share of its limit that the number of an ok case reaches."""
-    return (verdict.number or 0.0) / verdict.limit if verdict.limit else 0.0
+    return (number or 0.0) / limit if limit else 0.0
 
 
 def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: Speeds) -> Take:
@@ -640,7 +638,7 @@ def _take(group: Group, rows: Sequence[Row], judged: Sequence[Verdict], speeds: 
         ok = [verdict for verdict in gaining if verdict.status is Status.OK]
         over = speeds.ends([(fastest_row, row_of[verdict.case_id]) for verdict in ok])
         equals = [verdict for verdict, (low, _) in zip(ok, over, strict=True) if (low or 0.0) <= 1.0]
-        taken = min(equals, key=_nearness, default=fastest)
+        taken = min(equals, key=lambda verdict: _nearness(verdict.number, verdict.limit), default=fastest)
         passed, facts = _passed(known, taken), _gains(taken)
         open_still = [verdict for verdict in known if not is_gain(verdict.speed)]
         looks = next((verdict for verdict in open_still if _speed(verdict) >= WORTH * _speed(taken)), None)

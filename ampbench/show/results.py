@@ -229,8 +229,8 @@ def _next(take: Take, header: Header) -> Iterator[str]:
         if header.in_program:
             yield f'  ampbench.explain.{verb}(..., precisions="{passed.precision}", phase="{passed.phase}")'
             return
-        named = f"{verb.replace('_', '-')} {shlex.quote(passed.workload)}"
-        parts = [f"  ampbench explain {named} --precision {passed.precision}"]
+        explain = f"{verb.replace('_', '-')} {shlex.quote(passed.workload)}"
+        parts = [f"  ampbench explain {explain} --precision {passed.precision}"]
         _, named, recipe = take.group.recipe.partition("optimizer=")
         phase = ["--phase training"] if passed.phase == "training" else []
         parts += [f"--optimizer {recipe.replace(',', ':', 1)}"] if named else phase
